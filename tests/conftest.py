@@ -1,0 +1,99 @@
+"""The ``device`` fixture: every case that runs a kernel runs in the simulator, and the same case on
+the GPU where there is one. ``--require-gpu`` turns the missing GPU into an error; ``--evidence``
+writes what ran where."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--require-gpu", action="store_true", help="fail if there is no CUDA device")
+    parser.addoption("--evidence", help="write the outcome of the gpu cases to this JSON file")
+
+
+def gpu_missing() -> str | None:
+    """None if a CUDA device can be used, else the reason it cannot."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return "no CUDA device"
+    return None
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _private_cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Tests never see the user's cubin cache."""
+    previous = os.environ.get("TILEJIT_CACHE_DIR")
+    os.environ["TILEJIT_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))
+    yield
+    if previous is None:
+        del os.environ["TILEJIT_CACHE_DIR"]
+    else:
+        os.environ["TILEJIT_CACHE_DIR"] = previous
+
+
+@pytest.fixture(params=["simulator", pytest.param("gpu", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest) -> str:
+    """``cpu`` (the simulator) or ``cuda``."""
+    if request.param == "simulator":
+        return "cpu"
+    reason = gpu_missing()
+    if reason:
+        if request.config.getoption("--require-gpu"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return "cuda"
+
+
+_outcomes: Counter[tuple[str, str]] = Counter()
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if "gpu" in report.keywords and (report.when == "call" or report.skipped or report.failed):
+        module = report.nodeid.split("::")[0].removeprefix("tests/").removesuffix(".py")
+        _outcomes[module, report.outcome] += 1
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    path = session.config.getoption("--evidence")
+    if not path or not _outcomes:
+        return
+    modules: dict[str, dict[str, int]] = {}
+    for (module, outcome), count in sorted(_outcomes.items()):
+        modules.setdefault(module, {})[outcome] = count
+    (ROOT / path).write_text(json.dumps({**environment(), "modules": modules}, indent=1) + "\n")
+
+
+def environment() -> dict[str, str]:
+    """Date, GPU, driver and versions of this run."""
+    import datetime
+
+    import numpy
+    import torch
+
+    facts = {
+        "date": datetime.date.today().isoformat(),
+        "python": platform.python_version(),
+        "numpy": numpy.__version__,
+        "torch": torch.__version__,
+    }
+    if torch.cuda.is_available():
+        facts["gpu"] = torch.cuda.get_device_name()
+        query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+        facts["driver"] = subprocess.run(query, capture_output=True, text=True).stdout.split()[0]
+    return facts
+
+
+sys.path.insert(0, str(ROOT))

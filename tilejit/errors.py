@@ -1,0 +1,221 @@
+"""Spans, diagnostics, exceptions and their rendering.
+
+Every fault a user can cause becomes a ``Diagnostic``: a stable ``family/condition`` code, a message
+that says what is and what was expected (with units), the source span of the guilty operand, and
+labelled notes (``where``, ``declared``, ``contract``, ``help``). A ``Report`` collects all faults
+of a kernel; exceptions carry the collected list and render it with carets.
+
+Not here: deciding what is a fault (families, frontend, runtime do).
+"""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A region of user source. Lines are 1-based; columns are 0-based, ``end_col`` exclusive.
+
+    ``call_site`` is set in helpers that were inlined: the span of the call, one frame outwards.
+    """
+
+    file: str
+    line: int
+    col: int = 0
+    end_line: int = 0
+    end_col: int = 0
+    function: str = ""
+    call_site: Span | None = None
+
+    @property
+    def short(self) -> str:
+        return f"{self.file}:{self.line}"
+
+    def frames(self) -> Iterator[Span]:
+        """Innermost frame first."""
+        span: Span | None = self
+        while span is not None:
+            yield span
+            span = span.call_site
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnostic:
+    """One fault. ``code`` is ``family/condition`` in kebab-case and stable across releases."""
+
+    code: str
+    message: str
+    span: Span | None = None
+    notes: tuple[tuple[str, str], ...] = ()
+
+    def render(self) -> str:
+        lines = [f"error[{self.code}]: {self.message}"]
+        if self.span is not None:
+            for depth, span in enumerate(self.span.frames()):
+                lines.extend(_render_span(span, inlined=depth > 0))
+        lines.extend(f"   = {label}: {text}" for label, text in self.notes)
+        return "\n".join(lines)
+
+
+def _render_span(span: Span, *, inlined: bool) -> list[str]:
+    where = f"{span.file}:{span.line}:{span.col + 1}"
+    head = f"  {'::: inlined at' if inlined else '-->'} {where}"
+    if span.function:
+        head += f" in {span.function}"
+    text = linecache.getline(span.file, span.line).rstrip("\n")
+    if not text.strip():
+        return [head]
+    number = str(span.line)
+    pad = " " * len(number)
+    if span.end_line in (0, span.line):
+        end = span.end_col
+    else:
+        end = len(text)
+    width = max(1, end - span.col)
+    return [
+        head,
+        f"{pad} |",
+        f"{number} | {text}",
+        f"{pad} | {' ' * span.col}{'^' * width}",
+    ]
+
+
+class TileError(Exception):
+    """Base of every error a user of tilejit can see. ``diagnostics`` holds all faults found."""
+
+    def __init__(self, diagnostics: Diagnostic | list[Diagnostic] | tuple[Diagnostic, ...]):
+        if isinstance(diagnostics, Diagnostic):
+            diagnostics = (diagnostics,)
+        self.diagnostics: tuple[Diagnostic, ...] = tuple(diagnostics)
+        super().__init__(self.render())
+
+    @property
+    def codes(self) -> tuple[str, ...]:
+        return tuple(d.code for d in self.diagnostics)
+
+    def render(self) -> str:
+        body = "\n\n".join(d.render() for d in self.diagnostics)
+        count = len(self.diagnostics)
+        return body if count == 1 else f"{body}\n\n{count} errors"
+
+    def _render_traceback_(self) -> list[str]:
+        """IPython calls this instead of printing our frames."""
+        return self.render().splitlines()
+
+
+class SyntaxUnsupported(TileError):
+    """The kernel's Python uses something the kernel language does not have, or uses it wrongly."""
+
+
+class ContractError(TileError):
+    """A tile instruction's operands or parameters break the family's contract."""
+
+
+class TargetError(TileError):
+    """A right program for another GPU: an instruction the target does not have."""
+
+
+class CompileError(TileError):
+    """NVRTC or ptxas refused the generated code; lines are mapped to the user's."""
+
+
+class LaunchError(TileError):
+    """Arguments or launch configuration that cannot be launched."""
+
+
+class SimulationFault(TileError):
+    """Undefined behaviour, race, deadlock or failed assertion found by the simulator."""
+
+
+class Unsimulated(TileError):
+    """The simulator does not model this. It says nothing about the program."""
+
+
+class InternalError(TileError):
+    """A defect of tilejit itself."""
+
+
+class DefinitionError(Exception):
+    """A table row or family that contradicts itself; raised at import, never by a user's kernel."""
+
+
+@dataclass(slots=True)
+class Report:
+    """Collects diagnostics. ``at`` sets the span used by faults that name none."""
+
+    diagnostics: list[Diagnostic] = field(default_factory=list)
+    _span: Span | None = None
+
+    @contextmanager
+    def at(self, span: Span | None) -> Iterator[None]:
+        previous = self._span
+        self._span = span or previous
+        try:
+            yield
+        finally:
+            self._span = previous
+
+    def error(
+        self,
+        code: str,
+        message: str,
+        *,
+        span: Span | None = None,
+        where: str | None = None,
+        declared: str | None = None,
+        contract: str | None = None,
+        help: str | None = None,
+    ) -> None:
+        notes = tuple(
+            (label, text)
+            for label, text in (
+                ("where", where),
+                ("declared", declared),
+                ("contract", contract),
+                ("help", help),
+            )
+            if text is not None
+        )
+        self.diagnostics.append(Diagnostic(code, message, span or self._span, notes))
+
+    @property
+    def failed(self) -> bool:
+        return bool(self.diagnostics)
+
+    def raise_if_failed(self, exception: type[TileError] = ContractError) -> None:
+        if self.diagnostics:
+            raise exception(self.diagnostics)
+
+
+def fault(
+    exception: type[TileError], code: str, message: str, span: Span | None = None, **notes: str
+) -> TileError:
+    """One-fault exception: ``raise fault(LaunchError, "launch/grid", "…", help="…")``."""
+    return exception(Diagnostic(code, message, span, tuple(notes.items())))
+
+
+def attach_span(error: TileError, span: Span) -> TileError:
+    """The same exception with ``span`` on every diagnostic that has none."""
+    return type(error)([d if d.span else replace(d, span=span) for d in error.diagnostics])
+
+
+_previous_hook = sys.excepthook
+
+
+def _excepthook(
+    kind: type[BaseException], value: BaseException, traceback: TracebackType | None
+) -> None:
+    """Uncaught TileErrors print their diagnostics; frames of tilejit itself would only distract."""
+    if isinstance(value, TileError) and not isinstance(value, InternalError):
+        print(value.render(), file=sys.stderr)
+    else:
+        _previous_hook(kind, value, traceback)
+
+
+sys.excepthook = _excepthook

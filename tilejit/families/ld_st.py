@@ -1,0 +1,235 @@
+"""Memory loads and stores: ld, st.
+
+Contract: docs/contract/ld_st.md. Not here: which spellings exist (``ptx.tables.ld_st``).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tilejit.errors import Report
+from tilejit.ir.nodes import Space
+from tilejit.ptx import types
+from tilejit.ptx.forms import Form, OperandSpec
+from tilejit.tile import contracts
+from tilejit.tile.addresses import memory_operands, registers
+from tilejit.tile.call import ScalarOperand, TensorOperand, TileCall
+from tilejit.tile.family import (
+    PRED,
+    PRESERVE_DST,
+    BitArray,
+    Family,
+    Issue,
+    Machine,
+    NativeOperand,
+    Param,
+    Registers,
+    Step,
+    Value,
+)
+from tilejit.tile.region import Walk
+
+CONTRACT = "docs/contract/ld_st.md"
+
+# --- parameters
+
+CACHE_POLICY = Param(
+    "cache_policy", "runtime", "uint64", None,
+    "The cache-policy operand of .L2::cache_hint forms, from createpolicy.",
+)  # fmt: skip
+PARAMS = (CACHE_POLICY, PRED, PRESERVE_DST)
+
+# --- operands
+#
+# dst_registers, src_memory for ld; dst_memory, src_registers for st. Both are
+# (*group, *repeat, V) with V the opcode's vector length.
+
+SPACES: dict[str, Space] = {
+    "global": "global", "shared": "shared", "shared::cta": "shared", "local": "local",
+}  # fmt: skip
+
+
+def _form(call: TileCall) -> Form:
+    """One spelling of ld and st is one form."""
+    return call.forms[0]
+
+
+def _tensor_specs(form: Form) -> tuple[OperandSpec, ...]:
+    return form.operands[:2]
+
+
+def _has_policy(form: Form) -> bool:
+    return any(spec.name == "cache_policy" for spec in form.operands)
+
+
+# --- legality
+
+
+def check(call: TileCall, report: Report) -> None:
+    form = _form(call)
+    _check_policy(call, form, report)
+    if len(call.operands) != 2:
+        order = "registers, memory" if form.mnemonic == "ld" else "memory, registers"
+        report.error(
+            "ld_st/operand-count",
+            f"{call.spelling} was given {len(call.operands)} operands, it takes 2: {order}",
+            span=call.span, contract=CONTRACT,
+        )  # fmt: skip
+        return
+    walks: list[Walk] = []
+    for spec, operand in zip(_tensor_specs(form), call.operands):
+        laid = _check_operand(call, form, spec, operand, report)
+        if laid is not None:
+            walks.append(laid)
+    if len(walks) == 2:
+        contracts.repeats_agree(call, walks, report)
+        _check_alias(call, walks, report)
+
+
+def _check_policy(call: TileCall, form: Form, report: Report) -> None:
+    given = call.params["cache_policy"] is not None
+    if given and not _has_policy(form):
+        report.error(
+            "ld_st/cache-policy",
+            f"{call.spelling} has no cache-policy operand",
+            span=call.span, contract=CONTRACT,
+            help="cache_policy goes with .L2::cache_hint in the opcode",
+        )  # fmt: skip
+    if _has_policy(form) and not given:
+        report.error(
+            "ld_st/cache-policy",
+            f"{call.spelling} needs cache_policy=, a uint64 from createpolicy",
+            span=call.span, contract=CONTRACT,
+        )  # fmt: skip
+
+
+def _check_operand(
+    call: TileCall,
+    form: Form,
+    spec: OperandSpec,
+    operand: TensorOperand | ScalarOperand,
+    report: Report,
+) -> Walk | None:
+    if isinstance(operand, ScalarOperand):
+        report.error(
+            "ld_st/tensor-operand",
+            f"{operand.name} of {call.spelling} must be a tensor, not a scalar expression",
+            span=operand.span, contract=CONTRACT,
+        )  # fmt: skip
+        return None
+    memory = spec.kind == "addr"
+    space: Space = SPACES[spec.space] if memory else "local"
+    if not contracts.in_space(call, operand, (space,), report):
+        return None
+    if not types.accepts(spec, operand.dtype):
+        report.error(
+            "ld_st/operand-type",
+            f"{operand.name} of {form.spelling} is {operand.dtype} ({operand.dtype.bits} bits), "
+            f"expected scalar elements of {spec.bits} bits",
+            span=operand.span,
+            declared=operand.declared(),
+            contract=CONTRACT,
+            help=f'.view("uint{spec.bits}") shows the same bits in that width',
+        )
+        return None
+    laid = contracts.shaped(call, operand, (spec.lanes,), report)
+    if laid is None:
+        return None
+    return _check_memory(call, spec, laid, report) if memory else _check_registers(
+        call, spec, laid, report
+    )
+
+
+def _check_memory(call: TileCall, spec: OperandSpec, laid: Walk, report: Report) -> Walk | None:
+    right = contracts.contiguous(call, laid, report)
+    right = contracts.aligned(call, laid, spec.lanes * spec.bits // 8, report) and right
+    return laid if right else None
+
+
+def _check_registers(
+    call: TileCall, spec: OperandSpec, laid: Walk, report: Report
+) -> Walk | None:
+    if not contracts.owned(call, laid, report):
+        return None
+    if "w" in spec.direction and not contracts.distinct_slots(call, laid, report):
+        return None
+    return laid
+
+
+def _check_alias(call: TileCall, walks: list[Walk], report: Report) -> None:
+    """Local memory has addresses, registers have none: one buffer cannot be both."""
+    first, second = (walk.operand for walk in walks)
+    if first.view.buffer == second.view.buffer:
+        report.error(
+            "ld_st/local-alias",
+            f"{first.view.buffer.name} is both the registers and the addressed local memory",
+            span=first.span, declared=first.declared(),
+            contract=f"{CONTRACT}: addressable local memory is distinct from register operands",
+        )  # fmt: skip
+
+
+# --- code generation
+
+
+def bind(call: TileCall) -> list[Step]:
+    """For each repeat one ld or st: the address of word zero, the V slots in word order."""
+    form = _form(call)
+    quiet = Report()
+    laid = [
+        contracts.shaped(call, operand, (spec.lanes,), quiet)
+        for spec, operand in zip(_tensor_specs(form), call.operands)
+        if isinstance(operand, TensorOperand)
+    ]
+    first, second = laid
+    assert first is not None and second is not None
+    memory = first if form.mnemonic == "st" else second
+    lets, places = memory_operands(call, memory)
+    steps: list[Step] = list(lets)
+    policy = call.params["cache_policy"]
+    extra: tuple[NativeOperand, ...] = (Registers((Value(policy),)),) if policy is not None else ()
+    for repeat, place in enumerate(places):
+        operands: tuple[NativeOperand, ...]
+        if form.mnemonic == "st":
+            operands = (place, Registers(registers(second, repeat)), *extra)
+        else:
+            operands = (Registers(registers(first, repeat)), place, *extra)
+        steps.append(
+            Issue(
+                form, operands, call.pred, call.preserve_dst,
+                contracts.repeat_coordinate(memory, repeat), call.span,
+            )
+        )  # fmt: skip
+    return steps
+
+
+# --- what the hardware does
+
+
+def execute(issue: Issue, machine: Machine) -> None:
+    """Moves V words between consecutive bytes of memory and registers, little-endian."""
+    form = issue.form
+    spec = next(s for s in form.operands if s.kind == "reg")
+    if spec.bits == 128:
+        machine.unsimulated(f"{form.spelling}: 128-bit registers")
+    width = spec.bits // 8
+    nbytes = spec.lanes * width
+    container = np.dtype(f"<u{width}")
+    if form.mnemonic == "ld":
+        registers_, memory = issue.operands[:2]
+        data = np.ascontiguousarray(machine.load(memory, nbytes)).view(container)
+        machine.write(registers_, [data[..., i] for i in range(spec.lanes)])
+        return
+    memory, registers_ = issue.operands[:2]
+    machine.store(memory, _bytes(machine.read(registers_), container))
+
+
+def _bytes(words: list[BitArray], container: np.dtype) -> np.ndarray:  # type: ignore[type-arg]
+    """Words of a lane one after another: shape (warps, 32, bytes)."""
+    full = np.broadcast_shapes(*(w.shape for w in words))
+    columns = [np.broadcast_to(w, full).astype(container) for w in words]
+    return np.ascontiguousarray(np.stack(columns, axis=-1)).view(np.uint8)
+
+
+FAMILY = Family(
+    name="ld_st", params=PARAMS, check=check, bind=bind, execute=execute, contract=CONTRACT
+)

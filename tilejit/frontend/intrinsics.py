@@ -1,0 +1,567 @@
+"""What each function of the kernel language means: found by identity, never by name.
+
+Arguments are bound to the function's real Python signature first. Not here: those signatures
+(``language``), the operations (``ir.ops``), contracts of tile instructions (families).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from tilejit import dtypes
+from tilejit.dtypes import DType
+from tilejit.frontend import launch, operators, python_builtins, tensors
+from tilejit.frontend.state import Lowering
+from tilejit.frontend.values import (
+    RangeLoop,
+    any_runtime,
+    describe,
+    dtype_of,
+    is_number,
+    is_runtime,
+    is_scalar,
+)
+from tilejit.ir import build
+from tilejit.ir import nodes as ir
+from tilejit.ir.ops import OPS, Op
+from tilejit.language import annotations, core, cuda, scalar_math, tile
+from tilejit.ptx import types as ptx_types
+from tilejit.ptx.forms import Form, OperandSpec
+from tilejit.ptx.instruction import (
+    AddressOperand,
+    Instruction,
+    PredicateOperand,
+    PtxPrefix,
+    Sink,
+    as_instruction,
+)
+
+Handler = Callable[[Lowering, list[Any], dict[str, Any]], Any]
+SCOPES = ("thread", "warp", "warpgroup", "cta", "cluster")
+SINK = ir.Static("_")
+"""How ``T.ptx.SINK`` stands in a raw call's operands."""
+
+
+def find(callee: Any) -> Handler | None:
+    try:
+        return _TABLE.get(callee)
+    except TypeError:
+        return None
+
+
+def _bound(function: Callable[..., Any], name: str, meaning: Callable[..., Any]) -> Handler:
+    """A handler that binds arguments to ``function``'s signature and calls ``meaning(lw, **them)``."""
+    signature = inspect.signature(function)
+
+    def handler(lw: Lowering, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError as error:
+            lw.refuse("arguments", f"{name}: {error}", help=f"{name}{signature}")
+        bound.apply_defaults()
+        return meaning(lw, *bound.args, **bound.kwargs)
+
+    return handler
+
+
+# --- operations of the one table
+
+
+def _operation(op: Op) -> Callable[..., Any]:
+    def meaning(lw: Lowering, *args: Any) -> Any:
+        operands = _operands(lw, op, list(args))
+        result: ir.Type = ir.VOID
+        if op.result == "T":
+            result = operands[0].type
+        elif op.result != "void":
+            result = ir.ScalarType(dtypes.dtype(_name(op.result)))
+        call = ir.Call(op.name, tuple(operands), result, span=lw.here())
+        if op.effect == "pure":
+            return call
+        if op.result == "void":
+            lw.emit(ir.Evaluate(call, span=lw.here()))
+            return None
+        # A convergent value is taken once, where it is written, whatever uses it later.
+        return lw.declare(lw.hint or op.name.split(".")[-1], call)
+
+    return meaning
+
+
+def _name(result: str) -> str:
+    return "bool" if result == "bool" else result
+
+
+def _operands(lw: Lowering, op: Op, args: list[Any]) -> list[Any]:
+    typed = [a for a, word in zip(args, op.args) if word.startswith("T:") and is_scalar(a)]
+    if typed and any(isinstance(a.type, ir.PointerType) for a in typed):
+        lw.refuse("type", f"{op.name} takes numbers, got a pointer")
+    common: DType | None = None
+    for value in typed:
+        common = dtype_of(value) if common is None else dtypes.promote(common, dtype_of(value))
+    return [_operand(lw, op, value, word, common) for value, word in zip(args, op.args)]
+
+
+def _operand(lw: Lowering, op: Op, value: Any, word: str, common: DType | None) -> Any:
+    if word == "static":
+        return _static_int(lw, op, value)
+    if word == "text":
+        if not isinstance(value, str):
+            lw.refuse("static", f"{op.name} takes a compile-time string, got {describe(value)}")
+        return ir.Text(value)
+    if word == "bool":
+        return operators.typed(lw, operators.truth(lw, value))
+    if not (is_scalar(value) or is_number(value)):
+        lw.refuse("type", f"{op.name} takes scalars, got {describe(value)}")
+    if not word.startswith("T:"):
+        return operators.cast(lw, value, dtypes.dtype(word))
+    kind = word[2:]
+    if is_number(value) and common is None and kind == "float":
+        value = float(value)
+    operand = operators.typed(lw, value, common)
+    if common is not None:
+        operand = build.cast(operand, common, span=lw.here())
+    dtype = dtype_of(operand)
+    if kind == "float" and not dtype.is_float:
+        lw.refuse(
+            "type", f"{op.name} takes floats, got {dtype}", help="convert it: T.cast(x, 'float32')"
+        )
+    if kind == "int" and not dtype.is_integer:
+        lw.refuse("type", f"{op.name} takes integers, got {dtype}")
+    return operand
+
+
+def _static_int(lw: Lowering, op: Op, value: Any) -> ir.Const:
+    return operators.const(lw, tensors.extent(lw, value), dtypes.int32)
+
+
+# --- core functions
+
+
+def _alloc(space: ir.Space) -> Callable[..., Any]:
+    def meaning(lw: Lowering, shape: Any, dtype: Any, layout: Any, align: Any) -> ir.View:
+        extents = shape if isinstance(shape, tuple | list) else (shape,)
+        dims = tuple(tensors.extent(lw, e) for e in extents)
+        for dim in dims:
+            if dim < 1:
+                lw.refuse("shape", f"extents are at least 1, got {dims}")
+        element = tensors.as_dtype(lw, dtype)
+        found = tensors.as_layout(lw, layout, dims)
+        align_bytes = 16 if align is None else tensors.extent(lw, align)
+        if align_bytes < 1 or align_bytes & (align_bytes - 1):
+            lw.refuse("align", f"align is a power of two of bytes, got {align_bytes}")
+        kind = ir.TensorType(dims, element, found, space, align_bytes)
+        buffer = lw.fresh(lw.hint or space, kind)
+        lw.allocations.append(ir.AllocTensor(buffer, span=lw.here()))
+        from tilejit.ir import views
+
+        return views.whole(buffer)
+
+    return meaning
+
+
+def _cast(lw: Lowering, x: Any, ty: Any) -> Any:
+    return operators.cast(lw, x, tensors.as_dtype(lw, ty))
+
+
+def _bitcast(lw: Lowering, x: Any, ty: Any) -> Any:
+    dtype = tensors.as_dtype(lw, ty)
+    x = operators.typed(lw, x, dtype)
+    bits = 64 if isinstance(x.type, ir.PointerType) else dtype_of(x).bits
+    if isinstance(x.type, ir.PointerType):
+        bits = operators.pointer_dtype(x.type).bits
+    if bits != dtype.bits:
+        lw.refuse("type", f"bitcast of {bits} bits to {dtype} of {dtype.bits} bits")
+    return build.bitcast(x, ir.ScalarType(dtype), span=lw.here())
+
+
+def _if_then_else(lw: Lowering, condition: Any, if_true: Any, if_false: Any) -> Any:
+    test = operators.truth(lw, condition)
+    if isinstance(test, bool):
+        return if_true if test else if_false
+    return operators.select(lw, test, if_true, if_false, "T.if_then_else")
+
+
+def _unroll(lw: Lowering, start: Any, stop: Any, step: Any) -> RangeLoop:
+    if isinstance(start, range) and stop is None:
+        return RangeLoop(start.start, start.stop, start.step, True)
+    start, stop = (0, start) if stop is None else (start, stop)
+    bounds = [tensors.extent(lw, part) for part in (start, stop, step)]
+    if bounds[2] == 0:
+        lw.refuse("range", "the step of a range cannot be 0")
+    return RangeLoop(bounds[0], bounds[1], bounds[2], True)
+
+
+def _print(lw: Lowering, format: Any, *values: Any) -> None:
+    if not isinstance(format, str):
+        lw.refuse("static", f"T.print takes a compile-time format, got {describe(format)}")
+    holes = format.replace("{{", "").replace("}}", "").count("{}")
+    if holes != len(values):
+        lw.refuse("print", f"{format!r} has {holes} holes for {len(values)} values")
+    operands = [operators.typed(lw, v) for v in values]
+    call = ir.Call("print", (ir.Text(format), *operands), span=lw.here())
+    lw.emit(ir.Evaluate(call, span=lw.here()))
+
+
+def _device_assert(lw: Lowering, condition: Any, message: Any) -> None:
+    if not isinstance(message, str):
+        lw.refuse("static", f"an assertion message is a compile-time string, got {describe(message)}")
+    test = operators.typed(lw, operators.truth(lw, condition))
+    call = ir.Call("device_assert", (test, ir.Text(message)), span=lw.here())
+    lw.emit(ir.Evaluate(call, span=lw.here()))
+
+
+def _assume(lw: Lowering, condition: Any) -> None:
+    test = operators.truth(lw, condition)
+    if test is False:
+        lw.refuse("assume", "the assumption is false")
+    if test is not True:
+        lw.emit(ir.Evaluate(ir.Call("assume", (test,), span=lw.here()), span=lw.here()))
+
+
+def _static_assert(lw: Lowering, condition: Any, message: Any) -> None:
+    test = operators.truth(lw, condition)
+    if not isinstance(test, bool):
+        lw.refuse("static", "T.static_assert takes a compile-time condition", help="T.device_assert")
+    if not test:
+        lw.refuse("assertion", str(message))
+
+
+def _ceildiv(lw: Lowering, a: Any, b: Any) -> Any:
+    negated = operators.unary(lw, "neg", a)
+    return operators.unary(lw, "neg", operators.binary(lw, "floordiv", negated, b))
+
+
+def _trunc(op: str) -> Callable[..., Any]:
+    """C's division: floor division of magnitudes, the sign put back."""
+
+    def meaning(lw: Lowering, a: Any, b: Any) -> Any:
+        if not any_runtime((a, b)):
+            if not b:
+                lw.refuse("zero-division", f"{op} by zero")
+            quotient = abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+            return quotient if op == "truncdiv" else a - quotient * b
+        a, b = operators.common(lw, operators.integer(lw, a), operators.integer(lw, b), op)
+        if not dtype_of(a).is_integer:
+            lw.refuse("type", f"T.{op} takes integers, got {dtype_of(a)}")
+        if dtype_of(a).kind == "uint":
+            return operators.binary(lw, "floordiv" if op == "truncdiv" else "mod", a, b)
+        a, b = lw.keep(a, "dividend"), lw.keep(b, "divisor")
+        floor = operators.binary(lw, "floordiv", a, b)
+        remainder = operators.binary(lw, "mod", a, b)
+        inexact = operators.binary(lw, "ne", remainder, 0)
+        signs = operators.binary(lw, "ne", operators.binary(lw, "lt", a, 0), operators.binary(lw, "lt", b, 0))
+        fix = build.cast(build.and_(inexact, signs), dtype_of(a))
+        if op == "truncdiv":
+            return operators.binary(lw, "add", floor, fix)
+        return operators.binary(lw, "sub", remainder, operators.binary(lw, "mul", fix, b))
+
+    return meaning
+
+
+def _constexpr(lw: Lowering, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    if len(args) != 1 or kwargs:
+        lw.refuse("arguments", "T.constexpr takes one value")
+    value = args[0].value if isinstance(args[0], ir.Const) else args[0]
+    if any_runtime(value):
+        lw.refuse("static", f"T.constexpr is given {describe(value)}")
+    return value
+
+
+def _layout(lw: Lowering, notation: Any) -> Any:
+    found = tensors.as_layout(lw, notation, ())
+    return found
+
+
+# --- thread and block coordinates
+
+
+def _axis_id(name: str) -> Callable[..., Any]:
+    def meaning(lw: Lowering, axis: Any) -> Any:
+        if axis not in ("x", "y", "z"):
+            lw.refuse("axis", f"an axis is 'x', 'y' or 'z', got {axis!r}")
+        known = launch.known_extent(lw, name, "xyz".index(axis))
+        if known is not None:
+            return operators.const(lw, known, dtypes.int32)
+        return ir.HardwareId(f"{name}.{axis}", span=lw.here())
+
+    return meaning
+
+
+def _id(name: str) -> Callable[..., Any]:
+    def meaning(lw: Lowering) -> Any:
+        return ir.HardwareId(name, span=lw.here())
+
+    return meaning
+
+
+def _warpgroup_sync(lw: Lowering, barrier_id: Any) -> None:
+    _operation(OPS["cuda.named_barrier_sync"])(lw, barrier_id, 128)
+
+
+def _mbarrier_wait(lw: Lowering, mbar: Any, phase: Any) -> None:
+    """Retry ``try_wait`` until the phase completes: the instruction may give up early."""
+    address = lw.keep(mbar, "mbar")
+    parity = lw.keep(operators.cast(lw, phase, dtypes.uint32), "parity")
+    done = lw.fresh("done", ir.BOOL)
+    lw.mutable.add(done.name)
+    name = as_instruction(Instruction("mbarrier.try_wait.parity.shared.b64")).spelling
+    args = (ir.Text(name), ir.Tuple((done, address, parity)), ir.Tuple(()))
+    here = lw.here()
+    body = (
+        ir.Declare(done, None, span=here),
+        ir.Evaluate(ir.Call("ptx", args, span=here), span=here),
+        ir.If(done, (ir.Break(span=here),), (), span=here),
+    )
+    lw.emit(ir.While(body, span=here))
+
+
+# --- tile instructions
+
+
+def _apply(lw: Lowering, instruction: Any, *operands: Any, scope: Any, **parameters: Any) -> None:
+    if isinstance(instruction, str):
+        instruction = Instruction(instruction)
+    if not isinstance(instruction, Instruction | PtxPrefix):
+        lw.refuse(
+            "arguments", f"apply takes an instruction first, got {describe(instruction)}",
+            help='T.cuda.tile.apply(T.ptx["…"], …)',
+        )  # fmt: skip
+    instruction = as_instruction(instruction)
+    forms = instruction.forms
+    items = tuple(_tile_operand(lw, v, i, len(operands), forms) for i, v in enumerate(operands))
+    keywords = tuple(
+        ir.Keyword(name, _parameter(lw, name, value), span=lw.here())
+        for name, value in parameters.items()
+    )
+    args = (ir.Text(instruction.spelling), ir.Tuple(items), ir.Tuple(keywords))
+    attrs = ir.ScopeAttrs(_scope(lw, scope))
+    call = ir.Call("tile.apply", args, attrs=attrs, span=lw.here())
+    lw.emit(ir.Evaluate(call, span=lw.here()))
+
+
+def _scope(lw: Lowering, scope: Any) -> Any:
+    if scope not in SCOPES:
+        lw.refuse("scope", f"scope is one of {', '.join(SCOPES)}, got {describe(scope)}")
+    return scope
+
+
+def _tile_operand(
+    lw: Lowering, value: Any, index: int, count: int, forms: tuple[Form, ...]
+) -> Any:
+    if isinstance(value, ir.View | ir.Region) or is_scalar(value):
+        return value
+    if is_number(value):
+        return typed_literal(lw, value, _specs(forms, index, count))
+    if value is None:
+        lw.refuse("operand", f"operand {index} is None")
+    lw.refuse("operand", f"operand {index} is {describe(value)}", help="operands are tensors and scalars")
+
+
+def _specs(forms: tuple[Form, ...], index: int, count: int) -> list[OperandSpec]:
+    exact = [f for f in forms if len(f.operands) == count] or list(forms)
+    return [f.operands[index] for f in exact if index < len(f.operands)]
+
+
+def typed_literal(lw: Lowering, value: Any, specs: list[OperandSpec]) -> ir.Const:
+    """A literal in the type that the instruction's operand asks for, when that is one type.
+
+    ``.bN`` takes an integer literal as its unsigned container; a float literal there keeps its own
+    type, for the family to refuse.
+    """
+    wanted = {d for d in (_literal_dtype(value, spec) for spec in specs) if d is not None}
+    if len(wanted) == 1:
+        dtype = wanted.pop()
+        if dtype.kind == "uint" and isinstance(value, int) and value < 0:
+            value += 1 << dtype.bits
+        return operators.const(lw, value, dtype)
+    return operators.typed(lw, value)  # type: ignore[no-any-return]
+
+
+def _literal_dtype(value: Any, spec: OperandSpec) -> DType | None:
+    if spec.kind == "pred":
+        return dtypes.bool_
+    if spec.kind == "imm":
+        return dtypes.int32 if isinstance(value, int) and abs(value) < 1 << 31 else None
+    scalar = ptx_types.scalar_type(spec.type)
+    if scalar is not None:
+        if scalar.is_float or isinstance(value, int):
+            return scalar
+        return None
+    container = ptx_types.container_type(spec.type)
+    return container if isinstance(value, int) else None
+
+
+def _parameter(lw: Lowering, name: str, value: Any) -> Any:
+    """A keyword's value: an expression, or a static value in the IR's terms."""
+    if is_runtime(value):
+        return value
+    if isinstance(value, bool | int | float):
+        return operators.typed(lw, value)
+    if isinstance(value, str):
+        return ir.Text(value)
+    if isinstance(value, DType):
+        return ir.Text(value.name)
+    if value is None:
+        return ir.Static(None)
+    if isinstance(value, tuple | list):
+        if any_runtime(value):
+            return ir.Tuple(tuple(_parameter(lw, name, item) for item in value))
+        return ir.Static(_frozen(tuple(value)))
+    lw.refuse("parameter", f"{name}={describe(value)}: parameters are numbers, strings, tuples")
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(_frozen(v) for v in value) if isinstance(value, tuple | list) else value
+
+
+def _ewise(lw: Lowering, function: Any, dst: Any, *inputs: Any, scope: Any) -> None:
+    from tilejit.frontend import scalar_function
+
+    for operand in (dst, *inputs):
+        if not (isinstance(operand, ir.View | ir.Region) or is_scalar(operand) or is_number(operand)):
+            lw.refuse("operand", f"ewise takes tensors and scalars, got {describe(operand)}")
+    if not isinstance(dst, ir.View | ir.Region):
+        lw.refuse("operand", f"ewise writes a register tile, got {describe(dst)}")
+    body, operands = scalar_function.lower(lw, function, dst, list(inputs))
+    args = (body, ir.Tuple((dst, *operands)))
+    attrs = ir.ScopeAttrs(_scope(lw, scope))
+    call = ir.Call("tile.ewise", args, attrs=attrs, span=lw.here())
+    lw.emit(ir.Evaluate(call, span=lw.here()))
+
+
+# --- raw instructions
+
+
+def raw_ptx(lw: Lowering, instruction: Instruction, args: list[Any], kwargs: dict[str, Any]) -> None:
+    """``T.ptx…(destinations, sources, pred=…)``: one instruction, a statement without a value."""
+    forms = instruction.forms
+    unknown = [k for k in kwargs if k not in ("pred", "preserve_dst")]
+    if unknown:
+        lw.refuse("arguments", f"{instruction}: unknown keyword {unknown[0]!r}",
+                  help="raw instructions take pred= and preserve_dst=")  # fmt: skip
+    args = _with_sink(args, forms)
+    items = tuple(_raw_operand(lw, v, _specs(forms, i, len(args))) for i, v in enumerate(args))
+    keywords = []
+    if kwargs.get("pred") is not None:
+        test = operators.typed(lw, operators.truth(lw, kwargs["pred"]))
+        keywords.append(ir.Keyword("pred", test, span=lw.here()))
+    if "preserve_dst" in kwargs:
+        keywords.append(ir.Keyword("preserve_dst", operators.typed(lw, bool(kwargs["preserve_dst"]))))
+    call = ir.Call(
+        "ptx", (ir.Text(instruction.spelling), ir.Tuple(items), ir.Tuple(tuple(keywords))),
+        span=lw.here(),
+    )  # fmt: skip
+    lw.emit(ir.Evaluate(call, span=lw.here()))
+    _mark_written(lw, items, forms)
+
+
+def _mark_written(lw: Lowering, items: tuple[Any, ...], forms: tuple[Form, ...]) -> None:
+    """Variables that the instruction writes are not immutable."""
+    for item, spec in zip(items, forms[0].operands):
+        if "w" in spec.direction:
+            for part in item.items if isinstance(item, ir.Tuple) else (item,):
+                if isinstance(part, ir.Var):
+                    lw.mutable.add(part.name)
+
+
+def _with_sink(args: list[Any], forms: tuple[Form, ...]) -> list[Any]:
+    """A left-out result nobody wants (``mbarrier.arrive.expect_tx(mbar, n)``) is the sink."""
+    counts = {len(f.operands) for f in forms} | {
+        sum(not o.optional for o in f.operands) for f in forms
+    }
+    first_is_sink = all(f.operands and f.operands[0].sinkable for f in forms)
+    if first_is_sink and len(args) not in counts and len(args) + 1 in counts:
+        return [Sink(), *args]
+    return args
+
+
+def _raw_operand(lw: Lowering, value: Any, specs: list[OperandSpec]) -> Any:
+    if isinstance(value, Sink):
+        return SINK
+    if isinstance(value, AddressOperand):
+        return _offset_address(lw, value)
+    if isinstance(value, PredicateOperand):
+        return operators.typed(lw, operators.truth(lw, value.value))
+    if isinstance(value, tuple | list):
+        return ir.Tuple(tuple(_raw_operand(lw, item, specs) for item in value))
+    if is_number(value):
+        return typed_literal(lw, value, specs)
+    if is_runtime(value):
+        return value
+    lw.refuse("operand", f"an operand of a raw instruction is a scalar or a pointer, got {describe(value)}")
+
+
+def _offset_address(lw: Lowering, operand: AddressOperand) -> Any:
+    pointer, offset = operand.pointer, tensors.extent(lw, operand.offset_bytes)
+    if not is_scalar(pointer):
+        lw.refuse("operand", f"T.ptx.addr takes a pointer, got {describe(pointer)}")
+    if isinstance(pointer, ir.Address):
+        moved = build.index_add(pointer.offset_bytes, offset)
+        return ir.Address(pointer.buffer, moved, pointer.type, span=lw.here())
+    kind = pointer.type
+    word = operators.pointer_dtype(kind) if isinstance(kind, ir.PointerType) else dtype_of(pointer)
+    bits = build.bitcast(pointer, ir.ScalarType(word))
+    moved = build.add(bits, operators.const(lw, offset, word), span=lw.here())
+    return build.bitcast(moved, kind) if isinstance(kind, ir.PointerType) else moved
+
+
+# --- the table
+
+_MATH = (
+    "exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sin", "cos", "tanh", "erf", "floor", "ceil",
+    "trunc", "rint", "fma", "pow", "isnan", "isinf",
+)  # fmt: skip
+_CUDA = (
+    "shfl_idx", "shfl_xor", "shfl_up", "shfl_down", "all_sync", "any_sync", "ballot_sync",
+    "elect_sync", "warp_sync", "cta_sync", "cluster_sync", "named_barrier_sync", "fence_cta",
+    "fence_gpu",
+)  # fmt: skip
+_AXIS_IDS = {
+    "thread_idx": "tid", "block_idx": "ctaid", "block_dim": "ntid", "grid_dim": "nctaid",
+    "cluster_cta_id": "cluster_ctaid", "cluster_dim": "cluster_nctaid", "cluster_id": "clusterid",
+    "num_clusters": "nclusterid",
+}  # fmt: skip
+_IDS = {
+    "linear_thread_id": "tid", "lane_id": "laneid", "warp_id": "warpid",
+    "warpgroup_id": "warpgroupid", "warp_in_warpgroup": "warp_in_warpgroup",
+    "thread_in_warpgroup": "tid_in_warpgroup", "cluster_cta_rank": "cluster_ctarank",
+}  # fmt: skip
+_CORE: dict[str, Callable[..., Any]] = {
+    "device_entry": launch.device_entry, "alloc_shared": _alloc("shared"),
+    "alloc_local": _alloc("local"), "cast": _cast, "bitcast": _bitcast,
+    "if_then_else": _if_then_else, "unroll": _unroll, "print": _print,
+    "device_assert": _device_assert, "assume": _assume, "static_assert": _static_assert,
+    "ceildiv": _ceildiv, "truncdiv": _trunc("truncdiv"), "truncmod": _trunc("truncmod"),
+    "layout": _layout,
+}  # fmt: skip
+
+
+def _build_table() -> dict[Any, Handler]:
+    table: dict[Any, Handler] = {
+        core.min: python_builtins.minimum,
+        core.max: python_builtins.maximum,
+        core.abs: python_builtins.absolute,
+        annotations.constexpr: _constexpr,
+    }
+    rows: list[tuple[Any, str, str, Callable[..., Any]]] = []
+    rows += [(core, "T", n, meaning) for n, meaning in _CORE.items()]
+    rows += [(scalar_math, "T", n, _operation(OPS[f"math.{n}"])) for n in _MATH]
+    rows += [(scalar_math, "T", n, _operation(OPS[f"bits.{n}"])) for n in ("popc", "clz", "brev")]
+    rows += [(cuda, "T.cuda", n, _operation(OPS[f"cuda.{n}"])) for n in _CUDA]
+    rows += [(cuda, "T.cuda", n, _axis_id(word)) for n, word in _AXIS_IDS.items()]
+    rows += [(cuda, "T.cuda", n, _id(word)) for n, word in _IDS.items()]
+    rows += [
+        (cuda, "T.cuda", "warpgroup_sync", _warpgroup_sync),
+        (cuda, "T.cuda", "mbarrier_wait", _mbarrier_wait),
+        (tile, "T.cuda.tile", "apply", _apply),
+        (tile, "T.cuda.tile", "ewise", _ewise),
+    ]
+    for module, prefix, name, meaning in rows:
+        function = getattr(module, name)
+        table[function] = _bound(function, f"{prefix}.{name}", meaning)
+    return table
+
+
+_TABLE = _build_table()

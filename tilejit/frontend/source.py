@@ -1,0 +1,199 @@
+"""From a Python function object to its AST node, in the coordinates of the user's file.
+
+The whole file (or cell, or ``source=`` text) is parsed once and the function is found by its first
+line, so that columns need no shifting and decorators, nesting and lambdas come out right.
+
+Not here: what the AST means.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import inspect
+import linecache
+import types
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from tilejit.errors import Span, SyntaxUnsupported, fault
+
+FunctionNode: TypeAlias = ast.FunctionDef | ast.Lambda
+
+
+@dataclass(frozen=True)
+class Source:
+    """A function's AST and where it stands. ``text`` is exactly the function's own source."""
+
+    function: types.FunctionType
+    node: FunctionNode
+    file: str
+    lines: tuple[str, ...]
+    text: str
+
+    @property
+    def name(self) -> str:
+        return self.function.__name__
+
+    def span(self, node: ast.AST, call_site: Span | None = None) -> Span:
+        """The region of ``node``; AST columns count UTF-8 bytes, a Span's count characters."""
+        line = getattr(node, "lineno", self.node.lineno)
+        end_line = getattr(node, "end_lineno", line) or line
+        return Span(
+            self.file,
+            line,
+            self._column(line, getattr(node, "col_offset", 0)),
+            end_line,
+            self._column(end_line, getattr(node, "end_col_offset", 0) or 0),
+            self.name,
+            call_site,
+        )
+
+    def _column(self, line: int, byte_offset: int) -> int:
+        if not 1 <= line <= len(self.lines):
+            return byte_offset
+        text = self.lines[line - 1]
+        if text.isascii():
+            return byte_offset
+        return len(text.encode()[:byte_offset].decode(errors="ignore"))
+
+    def head(self) -> Span:
+        """The ``def name`` line: what errors about the whole function point at."""
+        span = self.span(self.node)
+        if isinstance(self.node, ast.Lambda):
+            return span
+        text = self.lines[span.line - 1] if span.line <= len(self.lines) else ""
+        start = text.find(self.name, span.col)
+        start = span.col if start < 0 else start
+        return Span(self.file, span.line, start, span.line, start + len(self.name), self.name)
+
+
+def read(function: types.FunctionType, source: str | None = None) -> Source:
+    """The source of ``function``; ``source`` is its text where Python has kept none (``exec``)."""
+    code = function.__code__
+    if source is not None:
+        file = _register(source, function.__name__)
+        first_line: int | None = None
+    else:
+        file, first_line = code.co_filename, code.co_firstlineno
+        linecache.checkcache(file)
+        module_globals = function.__globals__ if file.startswith("<") else None
+        source = "".join(linecache.getlines(file, module_globals))
+        if not source:
+            source, file = _inspected(function, file)
+    tree = _parse(source, file)
+    node = _find(tree, function, first_line)
+    if node is None and first_line is not None:
+        node = _find(tree, function, None)
+    if node is None:
+        raise no_source(function, f"{file} holds no function {function.__qualname__!r}")
+    lines = tuple(source.splitlines())
+    return Source(function, node, file, lines, _own_text(lines, node))
+
+
+def no_source(function: types.FunctionType, why: str) -> SyntaxUnsupported:
+    error = fault(
+        SyntaxUnsupported,
+        "frontend/no-source",
+        f"the source of {function.__qualname__!r} cannot be read: {why}",
+        help="define kernels in a file, a notebook cell or the REPL, or pass the text: "
+        "tilejit.jit(function, source=text)",
+    )
+    assert isinstance(error, SyntaxUnsupported)
+    return error
+
+
+def _inspected(function: types.FunctionType, file: str) -> tuple[str, str]:
+    """What ``inspect`` finds where linecache has nothing: loaders, zip files, Python 3.13's REPL."""
+    try:
+        module_lines, _ = inspect.findsource(function)
+    except (OSError, TypeError, IndexError) as error:
+        raise no_source(function, f"{file} is not a readable file ({error})") from None
+    return "".join(module_lines), file
+
+
+def _register(text: str, name: str) -> str:
+    """Give ``source=`` text a file name of its own, so that carets can show its lines."""
+    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    file = f"<source of {name} {digest}>"
+    lines = text.splitlines(keepends=True)
+    linecache.cache[file] = (len(text), None, lines, file)
+    return file
+
+
+@functools.lru_cache(maxsize=64)
+def _parse(text: str, file: str) -> ast.Module:
+    stripped = text.lstrip("\n")
+    if stripped[:1] in (" ", "\t"):
+        # An indented ``source=``: a block keeps columns as they stand.
+        skipped = text[: len(text) - len(stripped)]
+        tree = _parse_text("if True:\n" + text, file)
+        ast.increment_lineno(tree, -1)
+        del skipped
+        return tree
+    return _parse_text(text, file)
+
+
+def _parse_text(text: str, file: str) -> ast.Module:
+    try:
+        return ast.parse(text, file)
+    except SyntaxError as error:
+        line = error.lineno or 1
+        span = Span(file, line, max(0, (error.offset or 1) - 1))
+        raise fault(
+            SyntaxUnsupported,
+            "frontend/python-syntax",
+            f"this is not Python: {error.msg}",
+            span,
+        ) from None
+
+
+def _find(
+    tree: ast.Module, function: types.FunctionType, first_line: int | None
+) -> FunctionNode | None:
+    """The node of ``function``: on ``first_line``, or (None) the only one of its name."""
+    name = function.__name__
+    if name == "<lambda>":
+        return _find_lambda(tree, function, first_line)
+    named = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == name]
+    if first_line is None:
+        return named[0] if len(named) == 1 else None
+    for node in named:
+        lines = [node.lineno, *(d.lineno for d in node.decorator_list)]
+        if min(lines) <= first_line <= node.lineno:
+            return node
+    return None
+
+
+def _find_lambda(
+    tree: ast.Module, function: types.FunctionType, first_line: int | None
+) -> ast.Lambda | None:
+    code = function.__code__
+    found = [n for n in ast.walk(tree) if isinstance(n, ast.Lambda)]
+    if first_line is not None:
+        found = [n for n in found if n.lineno == first_line]
+    if len(found) > 1:
+        found = [n for n in found if _compiles_to(n, code)]
+    return found[0] if len(found) == 1 else None
+
+
+def _compiles_to(node: ast.Lambda, code: types.CodeType) -> bool:
+    """Whether ``node`` is the lambda ``code`` came from: argument names, bytecode and constants."""
+    wrapper = compile(ast.Expression(node), "<lambda>", "eval")
+    for constant in wrapper.co_consts:
+        if isinstance(constant, types.CodeType):
+            return (
+                constant.co_varnames == code.co_varnames
+                and constant.co_consts == code.co_consts
+                and constant.co_names == code.co_names
+            )
+    return False
+
+
+def _own_text(lines: tuple[str, ...], node: FunctionNode) -> str:
+    first = node.lineno
+    if isinstance(node, ast.FunctionDef):
+        first = min([first, *(d.lineno for d in node.decorator_list)])
+    last = node.end_lineno or node.lineno
+    return "\n".join(lines[first - 1 : last])

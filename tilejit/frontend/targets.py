@@ -1,0 +1,36 @@
+"""Which names a stretch of Python binds. Syntax only.
+
+Not here: binding them (``env``).
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+
+
+def assigned_names(nodes: Iterable[ast.AST]) -> set[str]:
+    """Names bound anywhere in ``nodes``, not looking into functions defined there."""
+    names: set[str] = set()
+    for node in nodes:
+        _collect(node, names)
+    return names
+
+
+def _collect(node: ast.AST, names: set[str]) -> None:
+    if isinstance(node, ast.Name):
+        if isinstance(node.ctx, ast.Store | ast.Del):
+            names.add(node.id)
+        return
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        names.add(node.name)
+        return
+    if isinstance(node, ast.Lambda):
+        return
+    if isinstance(node, ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp):
+        for inner in ast.walk(node):
+            if isinstance(inner, ast.NamedExpr):
+                names.add(inner.target.id)
+        return
+    for child in ast.iter_child_nodes(node):
+        _collect(child, names)

@@ -1,0 +1,302 @@
+"""Views, regions, pointers: their attributes, methods, subscripts and element accesses.
+
+``A[i, j]`` with integers only is an element; with a slice it is a region (an integer keeps an axis
+of extent one); ``A.sub[i, a:b]`` is a view (an integer drops its axis). Storing converts the value
+to the element type. Compile-time negative indices count from the end, as in Python.
+
+Not here: how views compose (``ir.views``), contracts.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from tilejit import dtypes
+from tilejit.frontend import operators
+from tilejit.frontend.state import Lowering
+from tilejit.frontend.values import Method, Sub, describe, dtype_of, is_number, is_scalar
+from tilejit.ir import build, views
+from tilejit.ir import nodes as ir
+from tilejit.layout import ComposeLayout, Layout, TileLayout
+
+INDEXABLE = (ir.View, ir.Region, Sub)
+
+VIEW_ATTRIBUTES = ("shape", "dtype", "layout", "ndim", "size", "sub", "view", "permute", "ptr_to")
+
+
+def attribute(lw: Lowering, value: Any, name: str) -> Any:
+    """An attribute of a run-time value."""
+    if isinstance(value, ir.View):
+        return _view_attribute(lw, value, name)
+    if isinstance(value, ir.Region):
+        if name == "shape":
+            return value.extents
+        if name == "dtype":
+            return value.view.dtype
+        lw.refuse(
+            "attribute", f"a region has no attribute {name!r}",
+            help="regions are operands; A.sub[...] makes a view",
+        )  # fmt: skip
+    if is_scalar(value) and isinstance(value.type, ir.ScalarType) and name == "dtype":
+        return value.type.dtype
+    lw.refuse("attribute", f"{describe(value)} has no attribute {name!r}")
+
+
+def _view_attribute(lw: Lowering, view: ir.View, name: str) -> Any:
+    match name:
+        case "shape":
+            return view.shape
+        case "dtype":
+            return view.dtype
+        case "layout":
+            return view.layout
+        case "ndim":
+            return len(view.shape)
+        case "size":
+            return _product(lw, view.shape)
+        case "sub":
+            return Sub(view)
+        case "view" | "permute" | "ptr_to":
+            return Method(view, name)
+    lw.refuse(
+        "attribute", f"{describe(view)} has no attribute {name!r}",
+        help=f"it has {', '.join(VIEW_ATTRIBUTES)}",
+    )  # fmt: skip
+
+
+def _product(lw: Lowering, shape: tuple[Any, ...]) -> Any:
+    total: Any = 1
+    for extent in shape:
+        total = operators.binary(lw, "mul", total, extent)
+    return total
+
+
+# --- methods
+
+
+def method(lw: Lowering, bound: Method, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """A method call on a view."""
+    functions: dict[str, Callable[..., Any]] = {
+        "view": _view, "permute": _permute, "ptr_to": _ptr_to,
+    }  # fmt: skip
+    function = functions[bound.name]
+    try:
+        inspect.signature(function).bind(lw, bound.receiver, *args, **kwargs)
+    except TypeError as error:
+        lw.refuse("arguments", f".{bound.name}(): {error}")
+    return function(lw, bound.receiver, *args, **kwargs)
+
+
+def _view(
+    lw: Lowering, view: ir.View, *shape: Any, dtype: Any = None, layout: Any = None
+) -> ir.View:
+    """``t.view(*shape)``, ``t.view(dtype)``, ``t.view(*shape, layout=…)``."""
+    if len(shape) == 1 and isinstance(shape[0], tuple | list):
+        shape = tuple(shape[0])
+    if len(shape) == 1 and isinstance(shape[0], str | dtypes.DType):
+        shape, dtype = (), shape[0]
+    result = view
+    if dtype is not None:
+        result = views.with_dtype(result, as_dtype(lw, dtype))
+    extents = tuple(extent(lw, e) for e in shape)
+    if layout is not None:
+        wanted = as_layout(lw, layout, extents or static_shape(lw, result))
+        if wanted is None:
+            lw.refuse("view", "a view needs a layout; None is not one")
+        return views.with_layout(result, extents or static_shape(lw, result), wanted)
+    return views.reshape(result, extents) if shape or dtype is None else result
+
+
+def _permute(lw: Lowering, view: ir.View, *dims: Any) -> ir.View:
+    if len(dims) == 1 and isinstance(dims[0], tuple | list):
+        dims = tuple(dims[0])
+    return views.permute(view, tuple(extent(lw, d) for d in dims))
+
+
+def _ptr_to(lw: Lowering, view: ir.View, indices: Any = ()) -> ir.Address:
+    """The address of one element; ``ptr_to()`` and ``ptr_to([])`` of the first."""
+    items = list(indices) if isinstance(indices, tuple | list) else [indices]
+    if not items:
+        items = [0] * len(view.shape)
+    elements = views.element_offset(view, index_exprs(lw, view, items))
+    scale = build.const(view.dtype.bytes, dtypes.int64)
+    offset = build.mul(build.cast(elements, dtypes.int64), scale, span=lw.here())
+    return ir.Address(view.buffer, offset, ir.PointerType(view.space), span=lw.here())
+
+
+# --- subscripts
+
+
+def subscript(lw: Lowering, receiver: Any, index: Any) -> Any:
+    """``view[...]`` (element or region), ``region[...]`` (element), ``view.sub[...]``."""
+    items = list(index) if isinstance(index, tuple) else [index]
+    if isinstance(receiver, Sub):
+        return views.sub(receiver.view, _items(lw, receiver.view.shape, items))
+    if isinstance(receiver, ir.Region):
+        receiver, items = _within(lw, receiver, items)
+    full = _full(lw, receiver.shape, items)
+    if any(isinstance(item, slice) for item in full):
+        return views.region(receiver, _items(lw, receiver.shape, full))
+    return load(lw, receiver, full)
+
+
+def load(lw: Lowering, view: ir.View, items: list[Any]) -> ir.Load:
+    _refuse_storage_only(lw, view)
+    indices = index_exprs(lw, view, items)
+    return ir.Load(view, indices, ir.ScalarType(view.dtype), span=lw.here())
+
+
+def store(lw: Lowering, receiver: Any, index: Any, value: Any) -> None:
+    """``view[index] = value``"""
+    items = list(index) if isinstance(index, tuple) else [index]
+    if isinstance(receiver, Sub):
+        lw.refuse("store", "`.sub[...]` makes a view; store to an element with A[i, j] = x")
+    if isinstance(receiver, ir.Region):
+        receiver, items = _within(lw, receiver, items)
+    if not isinstance(receiver, ir.View):
+        lw.refuse("store", f"{describe(receiver)} cannot be stored to", help="compile-time values do not change")
+    full = _full(lw, receiver.shape, items)
+    if any(isinstance(item, slice) for item in full):
+        lw.refuse(
+            "store", "a region is stored to by tile instructions, one element at a time by A[i, j] = x",
+            help='T.cuda.tile.apply(T.ptx["st…"], region, registers)',
+        )  # fmt: skip
+    _refuse_storage_only(lw, receiver)
+    if isinstance(value, ir.View | ir.Region) or not (is_scalar(value) or is_number(value)):
+        lw.refuse("store", f"one element takes one scalar, got {describe(value)}")
+    if is_scalar(value) and isinstance(value.type, ir.PointerType):
+        value = operators.cast(lw, value, operators.pointer_dtype(value.type))
+    converted = operators.cast(lw, value, receiver.dtype)
+    lw.emit(ir.Store(receiver, index_exprs(lw, receiver, full), converted, span=lw.here()))
+
+
+def _refuse_storage_only(lw: Lowering, view: ir.View) -> None:
+    if view.dtype.bits % 8:
+        lw.refuse(
+            "element", f"{view.dtype} elements are packed and have no address",
+            help='view them as bytes: t.view("uint8")',
+        )  # fmt: skip
+    if view.space == "tmem":
+        lw.refuse("element", "tensor memory is read and written by tcgen05.ld and tcgen05.st only")
+
+
+def _full(lw: Lowering, shape: tuple[Any, ...], items: list[Any]) -> list[Any]:
+    """One item per axis: an ellipsis and missing trailing axes are full slices."""
+    holes = [i for i, item in enumerate(items) if item is Ellipsis]
+    if len(holes) > 1:
+        lw.refuse("subscript", "a subscript has at most one `...`")
+    given = len(items) - len(holes)
+    if given > len(shape):
+        lw.refuse("subscript", f"{given} indices for {len(shape)} axes")
+    missing = [slice(None)] * (len(shape) - given)
+    if holes:
+        return items[: holes[0]] + missing + items[holes[0] + 1 :]
+    return items + missing
+
+
+def _items(lw: Lowering, shape: tuple[Any, ...], items: list[Any]) -> tuple[Any, ...]:
+    full = _full(lw, shape, items)
+    return tuple(_item(lw, dim, item, axis) for axis, (dim, item) in enumerate(zip(shape, full)))
+
+
+def _item(lw: Lowering, dim: Any, item: Any, axis: int) -> Any:
+    """What ``ir.views`` takes for one axis: an Expr, or a (start, stop, step) triple."""
+    if not isinstance(item, slice):
+        return _index(lw, dim, item, axis)
+    parts = []
+    for part in (item.start, item.stop, item.step):
+        part = part.value if isinstance(part, ir.Const) else part
+        if isinstance(part, bool) or not (part is None or isinstance(part, int) or is_scalar(part)):
+            lw.refuse("subscript", f"a slice bound is an integer, got {describe(part)}")
+        if is_scalar(part) and not dtype_of(part).is_integer:
+            lw.refuse("subscript", f"a slice bound is an integer, got {describe(part)}")
+        parts.append(part)
+    start, stop, step = parts
+    if isinstance(dim, int):
+        start = start + dim if isinstance(start, int) and start < 0 else start
+        stop = stop + dim if isinstance(stop, int) and stop < 0 else stop
+    return (start, stop, step)
+
+
+def _index(lw: Lowering, dim: Any, item: Any, axis: int) -> Any:
+    """One integer index as an expression; compile-time ones are checked against the extent."""
+    if isinstance(item, ir.Const) and not isinstance(item.value, float):
+        item = int(item.value)
+    if isinstance(item, bool):
+        item = int(item)
+    if isinstance(item, int):
+        if isinstance(dim, int):
+            if not -dim <= item < dim:
+                lw.refuse("bounds", f"index {item} is outside axis {axis} of extent {dim}")
+            item = item + dim if item < 0 else item
+        elif item < 0:
+            lw.refuse("bounds", f"index {item} counts from the end of a dynamic axis")
+        return operators.typed(lw, item)
+    if is_scalar(item) and isinstance(item.type, ir.ScalarType):
+        if item.type.dtype.is_integer:
+            return item
+        if item.type == ir.BOOL:
+            return operators.cast(lw, item, dtypes.int32)
+    lw.refuse("subscript", f"an index is an integer, got {describe(item)}")
+
+
+def index_exprs(lw: Lowering, view: ir.View, items: list[Any]) -> tuple[Any, ...]:
+    """Element indices, one per axis."""
+    if len(items) != len(view.shape):
+        lw.refuse("subscript", f"{len(items)} indices for {len(view.shape)} axes")
+    return tuple(_index(lw, d, item, axis) for axis, (d, item) in enumerate(zip(view.shape, items)))
+
+
+def _within(lw: Lowering, region: ir.Region, items: list[Any]) -> tuple[ir.View, list[Any]]:
+    """Element indices of a region as element indices of its view."""
+    full = _full(lw, region.extents, items)
+    if any(isinstance(item, slice) for item in full):
+        lw.refuse("subscript", "a region of a region", help="take a view first: A.sub[...]")
+    moved = [
+        operators.binary(lw, "add", start, _index(lw, extent_, item, axis))
+        for axis, (start, extent_, item) in enumerate(zip(region.starts, region.extents, full))
+    ]
+    return region.view, moved
+
+
+# --- static arguments
+
+
+def extent(lw: Lowering, value: Any) -> int:
+    """A compile-time integer (typed constants count)."""
+    if isinstance(value, ir.Const):
+        value = value.value
+    if isinstance(value, bool) or not isinstance(value, int):
+        lw.refuse("static", f"a compile-time integer is needed, got {describe(value)}")
+    return value
+
+
+def static_shape(lw: Lowering, view: ir.View) -> tuple[int, ...]:
+    return tuple(extent(lw, e) for e in view.shape)
+
+
+def as_dtype(lw: Lowering, value: Any) -> dtypes.DType:
+    if not isinstance(value, str | dtypes.DType):
+        lw.refuse("static", f"a dtype or its name is needed, got {describe(value)}")
+    try:
+        return dtypes.dtype(value)
+    except ValueError as error:
+        lw.refuse("dtype", str(error))
+
+
+def as_layout(lw: Lowering, value: Any, shape: tuple[int, ...]) -> Layout | None:
+    """``"default"``, a notation string, a Layout, or None."""
+    from tilejit.frontend import notation
+    from tilejit.layout import row_major
+
+    if value is None or isinstance(value, TileLayout | ComposeLayout):
+        layout = value
+    elif value == "default":
+        layout = row_major(shape)
+    elif isinstance(value, str):
+        layout = notation.layout(lw, value)
+    else:
+        lw.refuse("layout", f"a layout is T.layout(...), 'default' or None, got {describe(value)}")
+    return layout

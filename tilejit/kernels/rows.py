@@ -1,0 +1,234 @@
+"""How a kernel walks the rows of a matrix: the plan shared by softmax, RMSNorm and LayerNorm.
+
+One row belongs to ``threads_per_row`` threads. A row is cut into *vectors* of ``vector_elems``
+elements (one load instruction each); vector ``c * threads_per_row + t`` belongs to thread ``t`` in
+chunk ``c``. Chunks live in registers as loaded (``register_chunks``), then in shared memory
+(``shared_chunks``); what is left is read again from global memory (``streamed_chunks``).
+
+Not here: the kernels; measuring (``benchmarks``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from tilejit import T, jit
+
+MAX_THREADS = 1024
+SHARED_BYTES = 96 * 1024
+"""Shared memory one CTA takes for a row, so that two CTAs share an SM with 227 KiB."""
+
+
+@dataclass(frozen=True)
+class RowPlan:
+    """See the module's text. ``*_chunks`` count vectors per thread; the last chunk of a row may be
+    owned by the first ``tail_threads`` threads only (0: every chunk is full)."""
+
+    elem_bytes: int
+    vector_elems: int
+    threads_per_row: int
+    rows_per_cta: int
+    full_chunks: int
+    tail_threads: int
+    register_chunks: int
+    shared_chunks: int
+
+    @property
+    def threads(self) -> int:
+        return self.threads_per_row * self.rows_per_cta
+
+    @property
+    def chunks(self) -> int:
+        return self.full_chunks + (self.tail_threads > 0)
+
+    @property
+    def streamed_chunks(self) -> int:
+        return self.chunks - self.register_chunks - self.shared_chunks
+
+    @property
+    def vector_bytes(self) -> int:
+        return self.elem_bytes * self.vector_elems
+
+    @property
+    def vectors_per_row(self) -> int:
+        return self.full_chunks * self.threads_per_row + self.tail_threads
+
+    @property
+    def word(self) -> str:
+        """Container dtype that one load moves ``words`` of."""
+        return {1: "uint8", 2: "uint16"}.get(self.vector_bytes, "uint32")
+
+    @property
+    def words(self) -> int:
+        return max(1, self.vector_bytes // 4)
+
+    @property
+    def suffix(self) -> str:
+        """Tail of the ld/st spelling: ``v4.b32``, ``b32``, ``b16``…"""
+        bits = min(32, 8 * self.vector_bytes)
+        return f"b{bits}" if self.words == 1 else f"v{self.words}.b{bits}"
+
+
+def plan_rows(
+    row_elems: int, elem_bytes: int, align_bytes: int = 16, threads_per_row: int | None = None
+) -> RowPlan:
+    """The plan for rows of ``row_elems`` elements whose base and row pitch are multiples of
+    ``align_bytes``."""
+    vector_elems = max(1, 16 // elem_bytes)
+    while vector_elems > 1 and (
+        row_elems % vector_elems or vector_elems * elem_bytes > align_bytes
+    ):
+        vector_elems //= 2
+    vectors = row_elems // vector_elems
+    if threads_per_row is None:
+        threads_per_row = _threads_for(vectors)
+    rows_per_cta = max(1, 128 // threads_per_row)
+    full, tail = divmod(vectors, threads_per_row)
+    chunks = full + (tail > 0)
+    vector_bytes = vector_elems * elem_bytes
+    # Registers hold what leaves two 1024-thread (or more smaller) CTAs on an SM.
+    register_words = 64 if threads_per_row <= 512 else 16
+    register_chunks = min(chunks, max(1, register_words * 4 // max(4, vector_bytes)))
+    left = chunks - register_chunks
+    shared_chunks = min(left, SHARED_BYTES // (vector_bytes * threads_per_row * rows_per_cta))
+    return RowPlan(
+        elem_bytes, vector_elems, threads_per_row, rows_per_cta, full, tail, register_chunks,
+        shared_chunks,
+    )  # fmt: skip
+
+
+def _threads_for(vectors: int) -> int:
+    """About four vectors per thread, a power of two from 8 to 1024."""
+    threads = 8
+    while threads < MAX_THREADS and threads * 4 < vectors:
+        threads *= 2
+    return threads
+
+
+# --- the kernel side: how a thread sees its part of a row
+
+
+@jit
+def widen(words, x):
+    """x[i] = words[i] as float32."""
+    for i in T.unroll(x.shape[0]):
+        x[i] = T.cast(words[i], "float32")
+
+
+@jit
+def narrow(x, words):
+    """words[i] = x[i] rounded to nearest even in the words' dtype, packed in pairs if it can be."""
+    count = x.shape[0]
+    if words.dtype == T.float32 or count % 2 != 0:
+        for i in T.unroll(count):
+            words[i] = T.cast(x[i], words.dtype)
+    else:
+        packed = words.view("uint32").view(count // 2, 1)
+        pairs = x.view(count // 2, 2)
+        high = pairs.sub[:, 1].view(count // 2, 1)
+        low = pairs.sub[:, 0].view(count // 2, 1)
+        opcode = "cvt.rn.bf16x2.f32" if words.dtype == T.bfloat16 else "cvt.rn.f16x2.f32"
+        T.cuda.tile.apply(T.ptx[opcode], packed, high, low)
+
+
+@jit
+def fill(x, value):
+    for i in T.unroll(x.shape[0]):
+        x[i] = value
+
+
+@jit
+def vectors(row, plan: T.constexpr):
+    """A row of N elements as (vectors_per_row, words) native words."""
+    return row.view(plan.vectors_per_row, plan.vector_elems).view(plan.word)
+
+
+@jit
+def load_kept(kept, row, t, plan: T.constexpr):
+    """Issue every load of the register chunks that all threads own, back to back."""
+    full = min(plan.register_chunks, plan.full_chunks)
+    if full > 0:
+        mine = vectors(row, plan).sub[0 : full * plan.threads_per_row, :]
+        mine = mine.view(full, plan.threads_per_row, plan.words).sub[:, t, :]
+        T.cuda.tile.apply(
+            T.ptx["ld.global.nc.L1::no_allocate." + plan.suffix],
+            kept.view(plan.word).sub[0:full, :],
+            mine,
+        )
+
+
+@jit
+def fetch(x, c, kept, spare, staged, row, t, first: T.constexpr, plan: T.constexpr):
+    """Chunk ``c`` of this thread as float32 in ``x``; only threads that own it may call.
+
+    ``first``: nothing of this chunk has been read yet (full register chunks: ``load_kept`` has).
+    """
+    load = T.ptx["ld.global.nc.L1::no_allocate." + plan.suffix]
+    index = c * plan.threads_per_row + t
+    if c < plan.register_chunks:
+        words = kept.sub[c, :]
+        if first and c >= plan.full_chunks:
+            T.cuda.tile.apply(load, words.view(plan.word), vectors(row, plan).sub[index, :])
+        widen(words, x)
+    elif c < plan.register_chunks + plan.shared_chunks:
+        slot = staged.sub[c - plan.register_chunks, T.cuda.thread_idx("x"), :]
+        native = spare.view(plan.word)
+        if first:
+            T.cuda.tile.apply(load, native, vectors(row, plan).sub[index, :])
+            T.cuda.tile.apply(T.ptx["st.shared." + plan.suffix], slot, native)
+        else:
+            T.cuda.tile.apply(T.ptx["ld.shared." + plan.suffix], native, slot)
+        widen(spare, x)
+    else:
+        T.cuda.tile.apply(load, spare.view(plan.word), vectors(row, plan).sub[index, :])
+        widen(spare, x)
+
+
+@jit
+def fetch_or(neutral, x, c, kept, spare, staged, row, t, first: T.constexpr, plan: T.constexpr):
+    """``fetch``; threads that own nothing of the last chunk get ``neutral``."""
+    if c < plan.full_chunks:
+        fetch(x, c, kept, spare, staged, row, t, first, plan)
+    else:
+        if t < plan.tail_threads:
+            fetch(x, c, kept, spare, staged, row, t, first, plan)
+        else:
+            fill(x, neutral)
+
+
+@jit
+def put(x, c, spare, row, t, valid, plan: T.constexpr):
+    """Store float32 ``x`` as chunk ``c`` where this thread owns it and ``valid``."""
+    index = c * plan.threads_per_row + t
+    narrow(x, spare)
+    store = T.ptx["st.global.L1::no_allocate." + plan.suffix]
+    if c < plan.full_chunks:
+        if valid:
+            T.cuda.tile.apply(store, vectors(row, plan).sub[index, :], spare.view(plan.word))
+    else:
+        if t < plan.tail_threads and valid:
+            T.cuda.tile.apply(store, vectors(row, plan).sub[index, :], spare.view(plan.word))
+
+
+# --- the host side
+
+
+def plan_for(*tensors) -> RowPlan | None:
+    """The plan that suits all the (M, N) tensors: the weakest alignment decides the vector width.
+    None when there is nothing to do (an empty tensor)."""
+    first = tensors[0]
+    rows, row_elems = first.shape
+    if rows == 0 or row_elems == 0:
+        return None
+    elem_bytes = first.element_size()
+    align_bytes = 16
+    for tensor in tensors:
+        pitch_bytes = tensor.stride(0) * elem_bytes if rows > 1 else 16
+        for value in (tensor.data_ptr(), pitch_bytes):
+            while value % align_bytes:
+                align_bytes //= 2
+    return _plan_cached(row_elems, elem_bytes, align_bytes)
+
+
+_plan_cached = lru_cache(maxsize=None)(plan_rows)

@@ -1,0 +1,173 @@
+"""``T.cuda``: the GPU's execution model as a kernel author sees it.
+
+Coordinates are int32. Not here: meaning (``frontend.intrinsics``, ``ir.ops``).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from tilejit.language import tile as tile
+from tilejit.language.annotations import LaunchConfig as LaunchConfig
+from tilejit.language.kernel_only import outside_kernel
+
+Axis = Literal["x", "y", "z"]
+
+
+def thread_idx(axis: Axis = "x") -> Any:
+    """Thread coordinate in the CTA."""
+    outside_kernel("T.cuda.thread_idx")
+
+
+def block_idx(axis: Axis = "x") -> Any:
+    """CTA coordinate in the grid."""
+    outside_kernel("T.cuda.block_idx")
+
+
+def block_dim(axis: Axis = "x") -> Any:
+    """Threads of the CTA along ``axis``."""
+    outside_kernel("T.cuda.block_dim")
+
+
+def grid_dim(axis: Axis = "x") -> Any:
+    """CTAs of the grid along ``axis``."""
+    outside_kernel("T.cuda.grid_dim")
+
+
+def cluster_cta_id(axis: Axis = "x") -> Any:
+    """CTA coordinate in its cluster."""
+    outside_kernel("T.cuda.cluster_cta_id")
+
+
+def cluster_cta_rank() -> Any:
+    """Linear rank of the CTA in its cluster, x fastest."""
+    outside_kernel("T.cuda.cluster_cta_rank")
+
+
+def cluster_dim(axis: Axis = "x") -> Any:
+    """CTAs of the cluster along ``axis``."""
+    outside_kernel("T.cuda.cluster_dim")
+
+
+def cluster_id(axis: Axis = "x") -> Any:
+    """Cluster coordinate in the grid."""
+    outside_kernel("T.cuda.cluster_id")
+
+
+def num_clusters(axis: Axis = "x") -> Any:
+    """Clusters of the grid along ``axis``."""
+    outside_kernel("T.cuda.num_clusters")
+
+
+def linear_thread_id() -> Any:
+    """Linear thread id in the CTA, x fastest."""
+    outside_kernel("T.cuda.linear_thread_id")
+
+
+def lane_id() -> Any:
+    """Thread in its warp, 0 to 31."""
+    outside_kernel("T.cuda.lane_id")
+
+
+def warp_id() -> Any:
+    """Warp in the CTA."""
+    outside_kernel("T.cuda.warp_id")
+
+
+def warpgroup_id() -> Any:
+    """Warpgroup (four warps) in the CTA."""
+    outside_kernel("T.cuda.warpgroup_id")
+
+
+def warp_in_warpgroup() -> Any:
+    """Warp in its warpgroup, 0 to 3."""
+    outside_kernel("T.cuda.warp_in_warpgroup")
+
+
+def thread_in_warpgroup() -> Any:
+    """Thread in its warpgroup, 0 to 127."""
+    outside_kernel("T.cuda.thread_in_warpgroup")
+
+
+def cta_sync() -> None:
+    """Join all threads of the CTA and order their memory."""
+    outside_kernel("T.cuda.cta_sync")
+
+
+def warp_sync() -> None:
+    """Join the 32 lanes of a warp and order their memory."""
+    outside_kernel("T.cuda.warp_sync")
+
+
+def warpgroup_sync(barrier_id: int) -> None:
+    """Join the 128 threads of a warpgroup on named barrier ``barrier_id`` (1 to 15)."""
+    outside_kernel("T.cuda.warpgroup_sync")
+
+
+def cluster_sync() -> None:
+    """Join all threads of the cluster and order their memory."""
+    outside_kernel("T.cuda.cluster_sync")
+
+
+def named_barrier_sync(barrier_id: int, threads: int) -> None:
+    """``bar.sync barrier_id, threads``: ids 0 to 15, threads a multiple of 32."""
+    outside_kernel("T.cuda.named_barrier_sync")
+
+
+def fence_cta() -> None:
+    """``fence.acq_rel.cta``"""
+    outside_kernel("T.cuda.fence_cta")
+
+
+def fence_gpu() -> None:
+    """``fence.acq_rel.gpu``"""
+    outside_kernel("T.cuda.fence_gpu")
+
+
+def mbarrier_wait(mbar: Any, phase: Any) -> None:
+    """Wait until the phase of parity ``phase`` (0 or 1) of ``mbar`` completes.
+
+    ``mbar`` is a shared pointer (``bar.ptr_to([0])``). Written out as a loop around
+    ``mbarrier.try_wait.parity.shared.b64``; acquires at CTA scope.
+    """
+    outside_kernel("T.cuda.mbarrier_wait")
+
+
+def shfl_idx(x: Any, lane: Any) -> Any:
+    """``x`` of lane ``lane``; all 32 lanes take part."""
+    outside_kernel("T.cuda.shfl_idx")
+
+
+def shfl_xor(x: Any, mask: Any) -> Any:
+    """``x`` of lane ``lane_id ^ mask``; all 32 lanes take part."""
+    outside_kernel("T.cuda.shfl_xor")
+
+
+def shfl_up(x: Any, delta: Any) -> Any:
+    """``x`` of lane ``lane_id - delta``, the own ``x`` below lane 0; all 32 lanes take part."""
+    outside_kernel("T.cuda.shfl_up")
+
+
+def shfl_down(x: Any, delta: Any) -> Any:
+    """``x`` of lane ``lane_id + delta``, the own ``x`` past lane 31; all 32 lanes take part."""
+    outside_kernel("T.cuda.shfl_down")
+
+
+def all_sync(condition: Any) -> Any:
+    """True when ``condition`` holds in all 32 lanes."""
+    outside_kernel("T.cuda.all_sync")
+
+
+def any_sync(condition: Any) -> Any:
+    """True when ``condition`` holds in some lane."""
+    outside_kernel("T.cuda.any_sync")
+
+
+def ballot_sync(condition: Any) -> Any:
+    """uint32 whose bit i is lane i's ``condition``."""
+    outside_kernel("T.cuda.ballot_sync")
+
+
+def elect_sync() -> Any:
+    """True in exactly one lane of the (full) warp."""
+    outside_kernel("T.cuda.elect_sync")

@@ -1,0 +1,400 @@
+"""Layouts: from tile coordinates to owners and storage positions.
+
+A layout is a list of *iters* over named axes. ``TileLayout`` has shard iters (which split the
+row-major flattened logical coordinate, last iter fastest), replica iters (a set of extra positions
+holding the same value) and a constant offset per axis. ``ComposeLayout`` is a TileLayout whose
+memory address is swizzled. Axis ``m`` is the storage position in elements; ``laneid``, ``warpid``,
+``wid_in_wg``, ``wgid``, ``tx``, ``tid_in_wg``, ``cbx``, ``cby``, ``cbz`` are owners; ``TLane`` and
+``TCol`` are TMEM coordinates.
+
+Source: contract "operand coordinates and storage"; reference notation ``(2,32,4):(1@warpid,1@laneid,1)``.
+Not here: symbolic offsets (``ir.nodes.View``), contracts.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+IntArray: TypeAlias = npt.NDArray[np.int64]
+
+MEMORY_AXIS = "m"
+THREAD_AXES = (
+    "laneid", "warpid", "wid_in_wg", "wgid", "tx", "tid_in_wg", "cbx", "cby", "cbz",
+)  # fmt: skip
+TMEM_AXES = ("TLane", "TCol")
+AXES = (MEMORY_AXIS, *THREAD_AXES, *TMEM_AXES)
+
+
+class LayoutError(ValueError):
+    """A layout or view that cannot be; the message says why with the numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Iter:
+    extent: int
+    stride: int
+    axis: str = MEMORY_AXIS
+
+    def __post_init__(self) -> None:
+        if self.extent < 1:
+            raise LayoutError(f"an iter has extent {self.extent}; extents are positive")
+        if self.axis not in AXES:
+            raise LayoutError(f"unknown axis {self.axis!r}; known: {', '.join(AXES)}")
+
+
+@dataclass(frozen=True, slots=True)
+class TileLayout:
+    shard: tuple[Iter, ...]
+    replica: tuple[Iter, ...] = ()
+    offset: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Number of logical elements: the product of shard extents."""
+        return math.prod(i.extent for i in self.shard)
+
+    @property
+    def axes(self) -> frozenset[str]:
+        """Axes that any iter or offset names."""
+        return frozenset(i.axis for i in self.shard + self.replica) | {a for a, _ in self.offset}
+
+    def positions(self, shape: tuple[int, ...]) -> Mapping[str, IntArray]:
+        """Every axis' value at every logical coordinate of ``shape`` (product == size), as int64
+        arrays of that shape. Axis ``m`` is always present. Replicas are not included."""
+        return _tile_positions(self, shape)
+
+    def span(self, axis: str = MEMORY_AXIS) -> int:
+        """Storage positions needed along ``axis``: largest position + 1, gaps and replicas included."""
+        last = dict(self.offset).get(axis, 0)
+        for i in self.shard + self.replica:
+            if i.axis == axis and i.stride > 0:
+                last += (i.extent - 1) * i.stride
+        return last + 1
+
+
+@lru_cache(maxsize=4096)
+def _tile_positions(layout: TileLayout, shape: tuple[int, ...]) -> Mapping[str, IntArray]:
+    if math.prod(shape) != layout.size:
+        raise LayoutError(
+            f"layout {render(layout)} has {layout.size} elements, shape {shape} has "
+            f"{math.prod(shape)}"
+        )
+    extents = tuple(i.extent for i in layout.shard)
+    offsets = dict(layout.offset)
+    result: dict[str, IntArray] = {}
+    for axis in layout.axes | {MEMORY_AXIS}:
+        total = np.full(extents, offsets.get(axis, 0), dtype=np.int64)
+        for index, i in enumerate(layout.shard):
+            if i.axis == axis and i.stride and i.extent > 1:
+                steps = np.arange(i.extent, dtype=np.int64) * i.stride
+                total += steps.reshape((-1,) + (1,) * (len(extents) - index - 1))
+        array = total.reshape(shape)
+        array.flags.writeable = False
+        result[axis] = array
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class ComposeLayout:
+    """``tile``'s memory address, then an XOR swizzle.
+
+    x = address >> per_element; bits [atom_len, atom_len + swizzle_len) of x are XORed into bits
+    [0, swizzle_len); the low ``per_element`` bits stay. ``swizzle_inner`` False mirrors it (low
+    bits XORed into the high ones). atom_len >= swizzle_len.
+    """
+
+    per_element: int
+    swizzle_len: int
+    atom_len: int
+    tile: TileLayout
+    swizzle_inner: bool = True
+
+    def __post_init__(self) -> None:
+        if min(self.per_element, self.swizzle_len) < 0 or self.atom_len < self.swizzle_len:
+            raise LayoutError(
+                f"swizzle({self.per_element},{self.swizzle_len},{self.atom_len}): needs "
+                "per_element >= 0 and atom_len >= swizzle_len >= 0"
+            )
+
+    @property
+    def size(self) -> int:
+        return self.tile.size
+
+    @property
+    def axes(self) -> frozenset[str]:
+        return self.tile.axes
+
+    @property
+    def period_elems(self) -> int:
+        """The swizzle repeats with this period; an offset divisible by it may be added outside."""
+        return 1 << (self.per_element + self.atom_len + self.swizzle_len)
+
+    def swizzle(self, address_elems: IntArray) -> IntArray:
+        mask = (1 << self.swizzle_len) - 1
+        if self.swizzle_inner:
+            source = (address_elems >> (self.per_element + self.atom_len)) & mask
+            return address_elems ^ (source << self.per_element)
+        source = (address_elems >> self.per_element) & mask
+        return address_elems ^ (source << (self.per_element + self.atom_len))
+
+    def positions(self, shape: tuple[int, ...]) -> Mapping[str, IntArray]:
+        """As TileLayout.positions, with ``m`` swizzled."""
+        return {**self.tile.positions(shape), MEMORY_AXIS: self.swizzle(self.tile.positions(shape)[MEMORY_AXIS])}
+
+    def span(self, axis: str = MEMORY_AXIS) -> int:
+        """Storage positions needed: for axis ``m`` whole swizzle periods up to the largest address
+        that the swizzle can reach."""
+        if axis != MEMORY_AXIS:
+            return self.tile.span(axis)
+        largest = self.tile.positions((self.size,))[MEMORY_AXIS]
+        return int(self.swizzle(largest).max()) + 1
+
+
+Layout: TypeAlias = TileLayout | ComposeLayout
+
+
+def row_major(shape: tuple[int, ...]) -> TileLayout:
+    """Dense row-major layout of a shape: ``layout="default"``."""
+    strides = [1] * len(shape)
+    for index in range(len(shape) - 2, -1, -1):
+        strides[index] = strides[index + 1] * shape[index + 1]
+    return strided(shape, tuple(strides))
+
+
+def strided(shape: tuple[int, ...], strides: tuple[int, ...]) -> TileLayout:
+    """One memory iter per dimension. A rank-0 shape gives one iter of extent 1."""
+    if len(shape) != len(strides):
+        raise LayoutError(f"shape {shape} and strides {strides} differ in rank")
+    return TileLayout(tuple(Iter(e, s) for e, s in zip(shape, strides)) or (Iter(1, 0),))
+
+
+# --- notation
+
+
+_TOKEN = re.compile(r"\s*(?:(\d+)|([A-Za-z_]\w*)|(//|[-+*()\[\]:,@%]))")
+
+
+class _Parser:
+    """Recursive descent over the notation; positions are columns for the caret."""
+
+    def __init__(self, text: str):
+        self.text = text
+        self.tokens: list[tuple[str, int]] = []
+        position = 0
+        while text[position:].strip():
+            match = _TOKEN.match(text, position)
+            if match is None:
+                self.fail(f"unexpected {text[position:].strip()[0]!r}", position)
+            self.tokens.append((match[0].strip(), match.end() - len(match[0].strip())))
+            position = match.end()
+        self.index = 0
+
+    def fail(self, message: str, position: int | None = None) -> None:
+        if position is None:
+            done = self.index >= len(self.tokens)
+            position = len(self.text) if done else self.tokens[self.index][1]
+        raise LayoutError(f"{message}\n  {self.text}\n  {' ' * position}^")
+
+    def peek(self) -> str:
+        return self.tokens[self.index][0] if self.index < len(self.tokens) else ""
+
+    def take(self, expected: str = "") -> str:
+        token = self.peek()
+        if not token or (expected and token != expected):
+            self.fail(f"expected {expected or 'more'!r}, found {token or 'the end'!r}")
+        self.index += 1
+        return token
+
+    def accept(self, token: str) -> bool:
+        if self.peek() == token:
+            self.index += 1
+            return True
+        return False
+
+    # integer arithmetic: + - * // % and parentheses
+
+    def integer(self) -> int:
+        value = self.term()
+        while self.peek() in ("+", "-"):
+            value = value + self.term() if self.take() == "+" else value - self.term()
+        return value
+
+    def term(self) -> int:
+        value = self.factor()
+        while self.peek() in ("*", "//", "%"):
+            operator = self.take()
+            right = self.factor()
+            if operator != "*" and right == 0:
+                self.fail("division by zero")
+            value = value * right if operator == "*" else value // right if operator == "//" else value % right
+        return value
+
+    def factor(self) -> int:
+        if self.accept("-"):
+            return -self.factor()
+        if self.accept("("):
+            value = self.integer()
+            self.take(")")
+            return value
+        token = self.peek()
+        if not token.isdigit():
+            self.fail(f"expected an integer, found {token or 'the end'!r}")
+        return int(self.take())
+
+    def axis(self) -> str:
+        return self.take() if self.accept("@") else MEMORY_AXIS
+
+    # lists
+
+    def items(self) -> list[tuple[int, str]]:
+        self.take("(")
+        found: list[tuple[int, str]] = []
+        while not self.accept(")"):
+            value = self.integer()
+            found.append((value, self.axis()))
+            if self.peek() != ")":
+                self.take(",")
+        return found
+
+    def group(self) -> tuple[Iter, ...]:
+        """``(extents)[:(strides)]`` or ``extent:stride``."""
+        start = self.tokens[self.index][1] if self.index < len(self.tokens) else 0
+        if self.peek() == "(":
+            extents = self.items()
+        else:
+            extents = [(self.integer(), MEMORY_AXIS)]
+        if self.accept(":"):
+            if self.peek() == "(":
+                strides = self.items()
+            else:
+                value = self.integer()
+                strides = [(value, self.axis())]
+        else:
+            dense = row_major(tuple(e for e, _ in extents)) if extents else None
+            strides = [(i.stride, MEMORY_AXIS) for i in dense.shard] if dense else []
+        if len(extents) != len(strides):
+            self.fail(f"{len(extents)} extents but {len(strides)} strides", start)
+        return tuple(Iter(e, s, a) for (e, _), (s, a) in zip(extents, strides))
+
+    def bracketed(self) -> tuple[Iter, ...]:
+        self.take("[")
+        iters = self.group()
+        self.take("]")
+        return iters
+
+    def layout(self) -> Layout:
+        if self.accept("swizzle"):
+            self.take("(")
+            numbers = [self.integer()]
+            inner = True
+            while self.accept(","):
+                if self.accept("outer"):
+                    inner = False
+                else:
+                    numbers.append(self.integer())
+            self.take(")")
+            if len(numbers) != 3:
+                self.fail("swizzle takes (per_element, swizzle_len, atom_len)")
+            self.take("o")
+            return ComposeLayout(numbers[0], numbers[1], numbers[2], self.tile(), inner)
+        return self.tile()
+
+    def tile(self) -> TileLayout:
+        shard = self.bracketed() if self.accept("S") else self.group()
+        replica: tuple[Iter, ...] = ()
+        offset: dict[str, int] = {}
+        while self.peek():
+            sign = -1 if self.peek() == "-" else 1
+            if self.peek() not in ("+", "-"):
+                self.fail(f"unexpected {self.peek()!r}")
+            self.take()
+            if sign > 0 and self.accept("R"):
+                replica += self.bracketed()
+            else:
+                value = sign * self.term()
+                axis = self.axis()
+                offset[axis] = offset.get(axis, 0) + value
+        return TileLayout(shard, replica, normal_offset(offset))
+
+
+def normal_offset(offset: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    """Nonzero offsets, sorted by axis name: the form every layout keeps."""
+    return tuple(sorted((a, v) for a, v in offset.items() if v))
+
+
+def parse(text: str) -> Layout:
+    """The layout a notation string denotes; inverse of ``render``. ``LayoutError`` with a caret position.
+
+    ``(2,32,4):(1@warpid,1@laneid,1)``; strides may be left out (``(8,4)`` is row-major); replicas
+    ``+ R[2:64@TLane]``; offsets ``+ 3@laneid`` or ``+ 16``; ``S[...]`` around the shard part is
+    accepted; ``swizzle(per_element,swizzle_len,atom_len) o <tile>`` is a ComposeLayout (a fourth
+    argument ``outer`` for ``swizzle_inner=False``). Extents and strides may be integer arithmetic.
+    """
+    parser = _Parser(text)
+    result = parser.layout()
+    if parser.peek():
+        parser.fail(f"unexpected {parser.peek()!r}")
+    return result
+
+
+def _render_iters(iters: tuple[Iter, ...]) -> str:
+    extents = ",".join(str(i.extent) for i in iters)
+    strides = ",".join(
+        str(i.stride) if i.axis == MEMORY_AXIS else f"{i.stride}@{i.axis}" for i in iters
+    )
+    return f"({extents}):({strides})"
+
+
+def render(layout: Layout) -> str:
+    """The contract's notation of a layout; ``parse`` reads it back."""
+    if isinstance(layout, ComposeLayout):
+        outer = "" if layout.swizzle_inner else ",outer"
+        head = f"swizzle({layout.per_element},{layout.swizzle_len},{layout.atom_len}{outer})"
+        return f"{head} o {render(layout.tile)}"
+    text = _render_iters(layout.shard)
+    for i in layout.replica:
+        axis = "" if i.axis == MEMORY_AXIS else f"@{i.axis}"
+        text += f" + R[{i.extent}:{i.stride}{axis}]"
+    for axis, value in layout.offset:
+        sign = "-" if value < 0 else "+"
+        text += f" {sign} {abs(value)}" + ("" if axis == MEMORY_AXIS else f"@{axis}")
+    return text
+
+
+# --- injectivity
+
+
+@dataclass(frozen=True, slots=True)
+class Collision:
+    """Two logical coordinates with one storage position and owner."""
+
+    first: tuple[int, ...]
+    second: tuple[int, ...]
+    position: tuple[tuple[str, int], ...]
+
+
+def find_collision(layout: Layout, shape: tuple[int, ...]) -> Collision | None:
+    """None when the layout is injective on ``shape``; else the first two colliding coordinates."""
+    positions = layout.positions(shape)
+    axes = sorted(positions)
+    rows = np.stack([positions[a].reshape(-1) for a in axes], axis=1)
+    _, first_index, inverse = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+    if len(first_index) == len(rows):
+        return None
+    owner = first_index[inverse.reshape(-1)]
+    second = int(np.flatnonzero(owner != np.arange(len(rows)))[0])
+    first = int(owner[second])
+
+    def coordinate(flat: int) -> tuple[int, ...]:
+        return tuple(int(c) for c in np.unravel_index(flat, shape))
+
+    where = tuple((a, int(rows[second, k])) for k, a in enumerate(axes))
+    return Collision(coordinate(first), coordinate(second), where)

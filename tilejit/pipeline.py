@@ -1,0 +1,285 @@
+"""The order of steps from a Python function to a result, and the one place that joins all parts.
+
+    parse → lower → verify → check → emit → NVRTC → disk cache → (runtime.plan) launch
+                                  └→ simulate
+
+The runtime is handed these steps (``runtime.variant.Steps``) and never imports the parts itself.
+``jit`` is the public decorator. Each step's time is kept in ``timings`` for reports.
+Not here: what a step does (its package), when it is wanted (``runtime.jit``).
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast, overload
+
+from tilejit import cuda, frontend, sim
+from tilejit.errors import LaunchError, fault
+from tilejit.families import FAMILIES
+from tilejit.ir import script, wellformed
+from tilejit.ir.signature import Signature
+from tilejit.runtime import cache, nvrtc, sass
+from tilejit.runtime.artifact import Artifact, Resources
+from tilejit.runtime.encoding import digest
+from tilejit.runtime.jit import JitFunction
+from tilejit.runtime.variant import Lowered, Options, Source
+from tilejit.sim.memory import GlobalBuffer
+from tilejit.tile import checker
+
+_TEXTS_REMEMBERED = 64
+
+timings: dict[str, float] = {}
+"""Seconds spent in each step by this process, summed: lower, check, emit, compile, cache, simulate."""
+
+
+@contextmanager
+def _timed(step: str) -> Iterator[None]:
+    start = time.perf_counter()
+    try:
+        yield
+    finally:
+        timings[step] = timings.get(step, 0.0) + time.perf_counter() - start
+
+
+class Pipeline:
+    """``runtime.variant.Steps``."""
+
+    def __init__(self) -> None:
+        self._texts: OrderedDict[str, nvrtc.Compiled] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def parse(self, function: Callable[..., Any], source: str | None) -> Source:
+        return frontend.parse(function, source)
+
+    def lower(self, kernel: Source, signature: Signature, options: Options) -> Lowered:
+        with _timed("lower"):
+            lowered = frontend.lower(cast(frontend.Kernel, kernel), signature)
+            function = lowered.function
+            if options:
+                function = replace(function, launch=replace(function.launch, **dict(options)))
+            wellformed.verify(function)
+        return Lowered(function, lowered.captured, lowered.sources)
+
+    def check(self, lowered: Lowered) -> checker.Checked:
+        with _timed("check"):
+            return checker.check(lowered.function, FAMILIES)
+
+    def compile(
+        self,
+        kernel: Source,
+        lowered: Lowered,
+        signature: Signature,
+        options: Options,
+        check: Callable[[], checker.Checked],
+    ) -> Artifact:
+        start = time.perf_counter()
+        keyed_on = _keyed_on(kernel, lowered, signature, options)
+        key = digest(tuple(keyed_on.items()))
+        with _timed("cache"):
+            entry = cache.get(key)
+        if entry is not None:
+            seconds = time.perf_counter() - start
+            found = Artifact.from_entry(key, entry, "from the disk cache", seconds)
+            if found is not None:
+                _keep(found, lowered)
+                return found
+        artifact = replace(self._build(lowered, check(), key, keyed_on), seconds=0.0)
+        artifact = replace(artifact, seconds=time.perf_counter() - start)
+        with _timed("cache"):
+            cache.put(key, artifact.to_entry())
+        _keep(artifact, lowered)
+        return artifact
+
+    def _build(
+        self, lowered: Lowered, checked: checker.Checked, key: str, keyed_on: Mapping[str, str]
+    ) -> Artifact:
+        with _timed("emit"):
+            source = cuda.emit(checked)
+        compiled, fresh = self._compile_text(source, lowered.function.target)
+        r = compiled.resources
+        return Artifact(
+            kernel=lowered.function.name,
+            entry=source.entry,
+            target=lowered.function.target,
+            cubin=compiled.cubin,
+            ptx=compiled.ptx,
+            cuda=source.text,
+            log=compiled.log,
+            params=tuple(source.params),
+            dynamic_shared_bytes=source.dynamic_smem_bytes,
+            resources=Resources(
+                registers=r.registers,
+                spill_store_bytes=r.spill_store_bytes,
+                spill_load_bytes=r.spill_load_bytes,
+                local_bytes=r.local_bytes,
+                static_shared_bytes=r.static_shared_bytes,
+                code_bytes=r.code_bytes,
+            ),
+            key=key,
+            keyed_on=keyed_on,
+            origin=f"compiled by NVRTC {nvrtc.version()}" if fresh else "same text as another variant",
+        )
+
+    def _compile_text(self, source: cuda.Source, target: str) -> tuple[nvrtc.Compiled, bool]:
+        """NVRTC, or what it gave for the same text: variants often differ in nothing it sees."""
+        key = digest(source.text, source.entry, target)
+        with self._lock:
+            known = self._texts.get(key)
+        if known is not None:
+            return known, False
+        with _timed("compile"):
+            compiled = nvrtc.compile_cubin(source.text, target, source.entry)
+        with self._lock:
+            self._texts[key] = compiled
+            while len(self._texts) > _TEXTS_REMEMBERED:
+                self._texts.popitem(last=False)
+        return compiled, True
+
+    def simulate(
+        self,
+        checked: checker.Checked,
+        tensors: Mapping[str, Any],
+        scalars: Mapping[str, int | float | bool],
+        grid: tuple[int, int, int],
+    ) -> sim.SimReport:
+        """Runs a checked kernel on CPU tensors in place.
+
+        A tensor that requires grad is lent as a copy, and refused if the kernel wrote to it.
+        """
+        lent = {n: t.detach().clone() for n, t in tensors.items() if t.requires_grad}
+        buffers = {n: global_buffer(n, lent.get(n, t)) for n, t in tensors.items()}
+        with _timed("simulate"):
+            report = sim.run(checked, buffers, dict(scalars), grid, families=FAMILIES)
+        for name, copy in lent.items():
+            if not _same_bits(copy, tensors[name]):
+                raise fault(
+                    LaunchError,
+                    "launch/requires-grad",
+                    f"the kernel wrote to {name!r}, which requires grad: autograd would not know",
+                    help=f"pass {name}.detach(), or wrap the kernel in a torch.autograd.Function",
+                )
+        return report
+
+    def show(self, lowered: Lowered) -> str:
+        return script.print_function(lowered.function)
+
+    def ast(self, kernel: Source) -> str:
+        import astunparse
+
+        tree: ast.AST = cast(frontend.Kernel, kernel).node
+        text: str = astunparse.dump(tree)
+        return text
+
+    def sass(self, artifact: Artifact) -> str:
+        return sass.disassemble(artifact.cubin)
+
+
+def _keyed_on(
+    kernel: Source, lowered: Lowered, signature: Signature, options: Options
+) -> dict[str, str]:
+    """Everything a cubin depends on, each as a digest. The IR is among it: whatever an outside value
+    did to the program shows there, even a value that has no encoding."""
+    return {
+        "kernel": digest(kernel.name, lowered.sources),
+        "place": digest(_place(kernel)),
+        "captured": digest(tuple((label, value) for label, value in lowered.captured)),
+        "signature": digest(signature),
+        "options": digest(options),
+        "target": signature.target,
+        "ir": digest(script.print_function(lowered.function)),
+        "nvrtc": ".".join(map(str, nvrtc.version())),
+        "tilejit": cache.package_digest(),
+    }
+
+
+def _place(kernel: Source) -> tuple[str, int]:
+    """File and line, which the line table of the cubin holds. A notebook cell's file has a new name
+    in every session, so it counts by its text alone."""
+    file = kernel.file
+    temporary = file.startswith("<") or "ipykernel_" in file
+    return ("", 0) if temporary else (file, cast(frontend.Kernel, kernel).span.line)
+
+
+def _keep(artifact: Artifact, lowered: Lowered) -> None:
+    """``TILEJIT_KEEP=directory``: writes ir, cuda, ptx and cubin of each variant there."""
+    folder = os.environ.get("TILEJIT_KEEP")
+    if not folder:
+        return
+    root = Path(folder)
+    root.mkdir(parents=True, exist_ok=True)
+    stem = f"{artifact.kernel}-{artifact.target}-{artifact.key[:12]}"
+    (root / f"{stem}.ir").write_text(script.print_function(lowered.function))
+    (root / f"{stem}.cu").write_text(artifact.cuda)
+    (root / f"{stem}.ptx").write_text(artifact.ptx)
+    (root / f"{stem}.cubin").write_bytes(artifact.cubin)
+
+
+# --- CPU tensors as the simulator's global memory
+
+
+def global_buffer(name: str, tensor: Any) -> GlobalBuffer:
+    """The bytes from a CPU tensor's first to its last element, shared, at its own address.
+
+    Bytes between its elements (a strided view) are marked as not the kernel's.
+    """
+    import torch
+
+    size = tensor.element_size()
+    span = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride()))
+    span_bytes = span * size if tensor.numel() else 0
+    window = torch.empty(0, dtype=torch.uint8)
+    window.set_(tensor.untyped_storage(), tensor.storage_offset() * size, (span_bytes,), (1,))
+    valid = None
+    if tensor.numel() and not _is_dense(tensor, span):
+        mask = torch.zeros(span, dtype=torch.bool)
+        mask.as_strided(tensor.shape, tensor.stride()).fill_(True)
+        valid = mask.repeat_interleave(size).numpy()
+    return GlobalBuffer(name, window.numpy(), tensor.data_ptr(), valid)
+
+
+def _is_dense(tensor: Any, span: int) -> bool:
+    return bool(tensor.numel() == span)
+
+
+def _same_bits(a: Any, b: Any) -> bool:
+    import torch
+
+    left, right = a.detach().contiguous(), b.detach().contiguous()
+    return torch.equal(left.view(torch.uint8), right.view(torch.uint8))
+
+
+# --- the decorator
+
+STEPS = Pipeline()
+
+
+@overload
+def jit(function: Callable[..., Any], /) -> JitFunction: ...
+@overload
+def jit(
+    *, source: str | None = None, target: str | None = None
+) -> Callable[[Callable[..., Any]], JitFunction]: ...
+def jit(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    source: str | None = None,
+    target: str | None = None,
+) -> JitFunction | Callable[[Callable[..., Any]], JitFunction]:
+    """``@tile.jit``: a Python function as a GPU kernel, or as a helper that kernels inline.
+
+    ``source``: the function's text, where Python keeps none (``exec``). ``target``: compile for this
+    target always, such as ``sm_100a``. Raises ``SyntaxUnsupported`` when the source cannot be read;
+    the body is looked at when the kernel is specialised.
+    """
+    if function is not None:
+        return JitFunction(function, STEPS)
+    return lambda f: JitFunction(f, STEPS, source=source, target=target)

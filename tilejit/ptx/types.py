@@ -1,0 +1,90 @@
+"""Which scalar types a PTX operand type takes.
+
+The rule of the contract: the scalar type itself, or the bit container (unsigned integer) of equal
+width. ``.bN`` takes every type of N bits. Packed types have no scalar type: their container only.
+
+Not here: conversions between types (``cvt`` rows, ``dtypes.promote``).
+"""
+
+from __future__ import annotations
+
+from tilejit import dtypes
+from tilejit.dtypes import DType
+from tilejit.ptx.forms import TYPE_BITS, Form, OperandSpec
+
+_SCALAR: dict[str, DType] = {
+    **{f"u{n}": dtypes.BY_NAME[f"uint{n}"] for n in (8, 16, 32, 64)},
+    **{f"s{n}": dtypes.BY_NAME[f"int{n}"] for n in (8, 16, 32, 64)},
+    "f16": dtypes.float16,
+    "bf16": dtypes.bfloat16,
+    "f32": dtypes.float32,
+    "f64": dtypes.float64,
+    "tf32": dtypes.float32,
+    "pred": dtypes.bool_,
+}
+_WHOLE_BITS = frozenset({8, 16, 32, 64})
+
+
+def scalar_type(ptx_type: str) -> DType | None:
+    """The one scalar type that ``ptx_type`` computes with: None for ``.bN`` and packed types."""
+    return _SCALAR.get(ptx_type)
+
+
+def container_type(ptx_type: str) -> DType | None:
+    """The bit container of a register of ``ptx_type``; None for ``pred`` and 128 bits."""
+    bits = TYPE_BITS[ptx_type]
+    return dtypes.container(bits) if bits in _WHOLE_BITS else None
+
+
+def needs_byte_register(form: Form, spec: OperandSpec) -> bool:
+    """Whether ``spec`` must be a ``.b8`` register, which inline assembly has no constraint for.
+
+    Elsewhere an 8-bit operand sits in a 16-bit register. A temporary bridges the two:
+    ``mov.b16 {t, _}, h`` into and ``cvt.u16.u8 h, t`` out of it.
+    """
+    return (
+        spec.kind == "reg" and spec.bits == 8 and form.mnemonic == "mov"
+    ) or spec.type == "e2m1x2"
+
+
+def accepts(spec: OperandSpec, dtype: DType) -> bool:
+    """Whether one register (or memory element) of ``spec`` may be of type ``dtype``.
+
+    An immediate takes any integer. An address operand is judged by the element it points at; a
+    128-bit operand takes nothing, because no scalar type is that wide.
+    """
+    if spec.kind == "imm":
+        return dtype.is_integer
+    if spec.kind == "pred":
+        return dtype == dtypes.bool_
+    if spec.type[0] == "b" and spec.type[1:].isdigit():
+        return dtype.bits == spec.bits
+    return dtype in (scalar_type(spec.type), container_type(spec.type))
+
+
+def describe(spec: OperandSpec) -> str:
+    """What ``spec`` takes, for messages: ``four float32 or uint32 registers (.f32)``."""
+    if spec.kind == "imm":
+        return "an integer literal"
+    if spec.kind == "pred":
+        return "a bool (predicate register)"
+    if spec.kind == "addr":
+        space = f"a {spec.space} address" if spec.space else "an address"
+        return f"{space} of {_elements(spec)}"
+    return f"{_count(spec.lanes)} {_element(spec)} register{'s' * (spec.lanes > 1)} (.{spec.type})"
+
+
+def _elements(spec: OperandSpec) -> str:
+    return f"{_count(spec.lanes)} {_element(spec)} element{'s' * (spec.lanes > 1)} (.{spec.type})"
+
+
+def _element(spec: OperandSpec) -> str:
+    scalar, container = scalar_type(spec.type), container_type(spec.type)
+    if spec.type[0] == "b" and spec.type[1:].isdigit():
+        return f"{spec.bits}-bit"
+    names = dict.fromkeys(d.name for d in (scalar, container) if d is not None)
+    return " or ".join(names)
+
+
+def _count(lanes: int) -> str:
+    return {1: "one", 2: "two", 4: "four", 8: "eight"}.get(lanes, str(lanes))

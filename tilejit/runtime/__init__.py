@@ -1,0 +1,1 @@
+"""From a Python call to a launch: specialisation, compilation, the disk cache, the driver."""

@@ -1,0 +1,580 @@
+"""``JitFunction``: what ``@tile.jit`` makes of a Python function.
+
+``k(*args)`` launches (CUDA tensors) or simulates (CPU tensors); ``k[grid](*args)`` gives the grid;
+``k.bind(*args)`` prepares a launch; ``k.check``, ``k.compile``, ``k.signature``, ``k.asm``,
+``k.stats`` and ``k.explain_recompile`` look at what would run. The hot path is the generated function
+of ``dispatch``; this module is the way there: the first call of a specialisation, and every error.
+Not here: the steps of compilation (``pipeline``).
+"""
+
+from __future__ import annotations
+
+import threading
+import types
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+from tilejit.errors import LaunchError, fault
+from tilejit.ir.signature import LaunchOverride, Signature
+from tilejit.runtime import driver as drivers
+from tilejit.runtime import history, torch_glue
+from tilejit.runtime import plan as plans
+from tilejit.runtime.artifact import Artifact, Stats
+from tilejit.runtime.dispatch import Dispatch, shaped
+from tilejit.runtime.driver import LaunchAttributes
+from tilejit.runtime.plan import Grid, GridExceeded, Plan, PlanSpec
+from tilejit.runtime.specialise import Param, Specialised, plain, specialise
+from tilejit.runtime.variant import Assembly, Options, Source, Steps, Variant
+from tilejit.runtime.watch import Watched, watch
+from tilejit.target import Target
+
+_MAX_CONFIGURED = 256
+"""``k[grid]`` objects remembered per kernel."""
+_EXACT_BOUNDS = 2
+"""Grids of one signature that are compiled for exactly, before bounds grow by powers of two."""
+
+
+class _Entry:
+    """What ``k`` and ``k[grid]`` have in common: everything that takes the kernel's arguments."""
+
+    kernel: JitFunction
+    grid: Grid | None = None
+    grid_function: Callable[[dict[str, Any]], Any] | None = None
+    override: LaunchOverride = LaunchOverride()
+    options: Options = ()
+    table: dict[Any, Callable[..., None]]
+
+    def __call__(self, *args: Any, **keywords: Any) -> Any:
+        """Launch, or simulate when the tensors are on the CPU (then the simulator's report).
+
+        Replaced by the kernel's generated function once a launch has been prepared.
+        """
+        return self.slow(args, keywords)
+
+    def slow(self, args: Sequence[Any], keywords: dict[str, Any]) -> Any:
+        """The launch path for whatever the generated function does not know."""
+        return self.kernel._launch(self, args, keywords)
+
+    def bind(self, *args: Any, **keywords: Any) -> Callable[[], Any]:
+        """A launcher without arguments for exactly these tensors and values.
+
+        It holds the tensors. Change their contents as you like; do not resize them. The stream is
+        torch's current one at each launch. Works inside a CUDA graph capture.
+        """
+        return self.kernel._bind(self, args, keywords)
+
+    def signature(self, *args: Any, target: str | None = None, **keywords: Any) -> Signature:
+        """What these arguments are specialised to. An argument may be a ``TensorArg``,
+        ``ScalarArg``, ``ConstArg`` or dtype in place of a value."""
+        return self.kernel._specialise(self, args, keywords, target).signature
+
+    def check(self, *args: Any, target: str | None = None, **keywords: Any) -> Variant:
+        """Check every contract, without compiler or GPU. Raises with all faults found.
+
+        Takes the kernel's arguments, or one ``Signature``.
+        """
+        variant = self.kernel._described(self, args, keywords, target)
+        assert variant.checked is not None
+        return variant
+
+    def compile(
+        self, *args: Any, target: str | None = None, fresh: bool = False, **keywords: Any
+    ) -> Variant:
+        """Compile for these arguments (or one ``Signature``); no GPU needed.
+
+        ``target`` such as ``sm_100a``; by default that of the tensors' device, else
+        ``TILEJIT_TARGET``, else the current device, else ``sm_90a``. ``fresh``: not from memory.
+        """
+        variant = self.kernel._described(self, args, keywords, target, fresh=fresh)
+        assert variant.artifact is not None
+        return variant
+
+    def evaluate(self, arguments: dict[str, Any]) -> Grid | None:
+        """The caller's grid: given, or computed from the arguments by name; None: the kernel's."""
+        if self.grid_function is None:
+            return self.grid
+        return plans.normalise_grid(self.grid_function(arguments))
+
+
+class Configured(_Entry):
+    """``k[grid]`` or ``k[LaunchConfig(...)]``."""
+
+    def __init__(self, kernel: JitFunction, launch: Any):
+        self.kernel = kernel
+        grid = launch
+        block = cluster = None
+        if hasattr(launch, "grid") and hasattr(launch, "block"):
+            grid, block, cluster = launch.grid, launch.block, launch.cluster
+            rest = [f for f in fields(launch) if f.name not in ("grid", "block", "cluster")]
+            set_ = ((f.name, getattr(launch, f.name), f.default) for f in rest)
+            self.options = tuple((name, value) for name, value, default in set_ if value != default)
+        self.override = LaunchOverride(
+            None,
+            None if block is None else _extents("block", block),
+            None if cluster is None else _extents("cluster", cluster),
+        )
+        if callable(grid):
+            self.grid_function = grid
+        elif grid is not None:
+            self.grid = plans.normalise_grid(grid)
+        self.table = kernel._table((self.override, self.options, grid is not None))
+
+    @property
+    def gives_grid(self) -> bool:
+        return self.grid is not None or self.grid_function is not None
+
+
+class JitFunction(_Entry):
+    """A kernel or, when another kernel calls it, an inlined helper. See the module's text."""
+
+    def __new__(cls, *_args: Any, **_keywords: Any) -> JitFunction:
+        # Each kernel has a class of its own, so that its __call__ is the generated function itself.
+        return object.__new__(type(cls.__name__, (cls,), {"__module__": cls.__module__}))
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        steps: Steps,
+        *,
+        source: str | None = None,
+        target: str | None = None,
+    ):
+        self.kernel = self
+        self.__wrapped__ = function
+        self.__doc__ = function.__doc__
+        self.__name__ = function.__name__
+        self.__qualname__ = function.__qualname__
+        self.__module__ = function.__module__
+        self._steps = steps
+        self._target = None if target is None else Target.parse(target).name
+        self._source: Source = steps.parse(function, source)
+        self._lock = threading.RLock()
+        self._tables: dict[Any, dict[Any, Callable[..., None]]] = {}
+        self.table = self._table(None)
+        self._configured_class = type("Configured", (Configured,), {"__module__": __name__})
+        self._configured: dict[Any, Configured] = {}
+        self._watched: list[Watched] | None = None
+        self._dispatch: Dispatch | None = None
+        self._nullable: frozenset[str] = frozenset()
+        self._variants: dict[tuple[Signature, Options], Variant] = {}
+        self._plans: dict[tuple[Variant, int, bool], Plan] = {}
+        self._bounds: dict[tuple[Signature, Options], list[Grid]] = {}
+        self._built: list[Variant] = []
+        self._changed: str | None = None
+
+    def __repr__(self) -> str:
+        return f"<tile.jit kernel {self.__qualname__}>"
+
+    @property
+    def __tilejit_kernel__(self) -> Source:
+        """The parsed function: what another kernel inlines when it calls this one."""
+        return self._source
+
+    @property
+    def params(self) -> Sequence[Param]:
+        """The parameters, as the frontend read them."""
+        return self._source.params
+
+    def __getitem__(self, launch: Any) -> Configured:
+        """``k[grid]``: an int, tuple, list, or a function of the arguments by name that gives one;
+        or a ``T.cuda.LaunchConfig``."""
+        try:
+            return self._configured[launch]
+        except (KeyError, TypeError):
+            configured: Configured = self._configured_class(self, launch)
+        try:
+            if len(self._configured) >= _MAX_CONFIGURED:
+                self._configured.clear()
+            self._configured[launch] = configured
+        except TypeError:
+            pass  # a list: not hashable, made anew each time
+        return configured
+
+    # --- looking at it
+
+    @property
+    def latest(self) -> Variant:
+        """The variant made last; ``LaunchError`` before the first."""
+        if not self._built:
+            raise fault(
+                LaunchError,
+                "launch/no-variant",
+                f"{self.__name__} has not been specialised yet",
+                help="call it, or k.compile(...) with arguments like those of a call",
+            )
+        return self._built[-1]
+
+    @property
+    def asm(self) -> Assembly:
+        """Stages of the latest variant: ``k.asm["ptx"]``, see ``Variant.asm``."""
+        return self.latest.asm
+
+    @property
+    def stats(self) -> Stats:
+        """Registers, spills, shared memory and occupancy of the latest variant."""
+        return self.latest.stats
+
+    @property
+    def variants(self) -> tuple[Variant, ...]:
+        """Every variant made so far, oldest first."""
+        return tuple(self._built)
+
+    def explain_recompile(self) -> str:
+        """Why each variant was built, one line each, oldest first."""
+        lines = [f"{i}. {v.reason}" for i, v in enumerate(self._built, 1)]
+        return "\n".join(lines) or f"{self.__name__} has not been specialised yet"
+
+    # --- from arguments to variants
+
+    def _table(self, key: Any) -> dict[Any, Callable[..., None]]:
+        with self._lock:
+            return self._tables.setdefault(key, {})
+
+    def _specialise(
+        self,
+        entry: _Entry,
+        args: Sequence[Any],
+        keywords: dict[str, Any],
+        target: str | None = None,
+    ) -> Specialised:
+        target = self._target if target is None else Target.parse(target).name
+        return specialise(self.params, args, keywords, target=target, launch=entry.override)
+
+    def _described(
+        self,
+        entry: _Entry,
+        args: Sequence[Any],
+        keywords: dict[str, Any],
+        target: str | None,
+        *,
+        fresh: bool = False,
+    ) -> Variant:
+        """The variant for arguments that are not launched, or for one ``Signature``."""
+        self._refresh()
+        if len(args) == 1 and isinstance(args[0], Signature):
+            signature = args[0]
+            if target is not None:
+                signature = replace(signature, target=Target.parse(target).name)
+        else:
+            special = self._specialise(entry, args, keywords, target)
+            signature = special.signature
+            grid = entry.evaluate(_by_name(self.params, special.values))
+            if grid is not None:
+                signature = self._bounded(signature, entry.options, grid)
+        return self._variant(signature, entry.options, fresh=fresh)
+
+    def _variant(self, signature: Signature, options: Options, *, fresh: bool = False) -> Variant:
+        key = (signature, options)
+        with self._lock:
+            if self._watched is None:
+                self._watched = _watch(self.__wrapped__)
+            known = self._variants.get(key)
+            if known is not None and not fresh:
+                return known
+            reason = history.reason(signature, (s for s, _ in self._variants), self._changed)
+            if known is not None:
+                reason = "asked for afresh"
+            self._changed = None
+            variant = Variant(self._source, signature, options, self._steps, reason)
+            self._variants[key] = variant
+            self._built.append(variant)
+            return variant
+
+    def _bounded(self, signature: Signature, options: Options, grid: Grid) -> Signature:
+        """The signature with a grid bound that covers ``grid``: one already used when one does,
+        the grid itself for the first few, then powers of two, so that growing grids settle."""
+        with self._lock:
+            bounds = self._bounds.setdefault((signature, options), [])
+            covering = [b for b in bounds if all(g <= e for g, e in zip(grid, b))]
+            if covering:
+                bound = min(covering)
+            else:
+                bound = grid if len(bounds) < _EXACT_BOUNDS else _round_up(grid)
+                bounds.append(bound)
+        return replace(signature, launch=replace(signature.launch, grid_bound=bound))
+
+    def _refresh(self) -> None:
+        """Looks whether outside values changed; if so, forgets what was built from the old ones."""
+        if self._watched is None:
+            return
+        with self._lock:
+            before = [w.value for w in self._watched]
+            changed = [w.place.label for w in self._watched if w.changed()]
+            if changed:
+                self._variants.clear()
+                self._plans.clear()
+                self._bounds.clear()
+                for table in self._tables.values():
+                    table.clear()
+                self._watched = _watch(self.__wrapped__)
+                self._changed = ", ".join(changed)
+            if changed or any(w.value is not b for w, b in zip(self._watched, before)):
+                self._dispatch = None
+
+    # --- launching
+
+    def _launch(self, entry: _Entry, args: Sequence[Any], keywords: dict[str, Any]) -> Any:
+        self._refresh()
+        if self._again(entry, args, keywords):
+            return None
+        special = self._specialise(entry, args, keywords)
+        grid = entry.evaluate(_by_name(self.params, special.values))
+        device = self._device(special)
+        if device == torch_glue.CPU:
+            return self._simulate(entry, special, grid)
+        if grid is not None and not all(grid):
+            return None
+        dispatch = self._generated(special.values)
+        key, values = dispatch.key_of(*special.values)
+        while True:
+            plan = self._plan(entry, special.signature, grid, device)
+            if not special.pinned:
+                # A pinned host tensor looks like any other in the key, and others must be refused.
+                entry.table[key] = plan.run
+            try:
+                plan.run(grid, *values)
+                return None
+            except GridExceeded as larger:
+                special = replace(
+                    special, signature=self._bounded(special.signature, entry.options, larger.grid)
+                )
+
+    def _again(self, entry: _Entry, args: Sequence[Any], keywords: dict[str, Any]) -> bool:
+        """A call whose numpy scalars, made plain, lead to a known plan: launched; else False."""
+        values = [plain(v) for v in args]
+        if all(a is b for a, b in zip(values, args)) or self._dispatch is None:
+            return False
+        entry(*values, **{name: plain(v) for name, v in keywords.items()})
+        return True
+
+    def _device(self, special: Specialised) -> int:
+        """Where a call runs; ``LaunchError`` when the kernel is made for another target."""
+        device = torch_glue.current_device() if special.device is None else special.device
+        if device == torch_glue.CPU or self._target is None:
+            return device
+        made, present = Target.parse(self._target), Target.parse(torch_glue.target_of_device(device))
+        runs = made == present or (not made.suffix and made.sm // 10 == present.sm // 10)
+        if not runs or made.sm > present.sm:
+            raise fault(
+                LaunchError,
+                "launch/target",
+                f"{self.__name__} is compiled for {made}; cuda:{device} is {present}",
+            )
+        return device
+
+    def _generated(self, values: Sequence[Any]) -> Dispatch:
+        """The generated functions, made anew when outside values or None-ness ask for it."""
+        none = {p.name for p, v in zip(self.params, values) if p.kind == "tensor" and v is None}
+        with self._lock:
+            if self._dispatch is None or not none <= self._nullable:
+                self._nullable |= none
+                for table in self._tables.values():
+                    table.clear()
+                self._dispatch = Dispatch(
+                    self.__name__, self.params, self._watched or [], self._nullable, self.table
+                )
+                # The classes are this kernel's own; replacing __call__ replaces the launch path.
+                type(self).__call__ = self._dispatch.call  # type: ignore[method-assign]
+                self._configured_class.__call__ = self._dispatch.configured  # type: ignore[method-assign]
+            for param, value in zip(self.params, values):
+                if param.kind == "any" and torch_glue.is_tensor(value):
+                    self._dispatch.tensor_classes.add(type(value))
+            return self._dispatch
+
+    def _plan(self, entry: _Entry, signature: Signature, grid: Grid | None, device: int) -> Plan:
+        if grid is not None:
+            signature = self._bounded(replace_bound(signature), entry.options, grid)
+        variant = self._variant(signature, entry.options)
+        key = (variant, device, grid is not None)
+        plan = self._plans.get(key)
+        if plan is not None:
+            return plan
+        with variant.lock:
+            plan = self._plans.get(key)
+            if plan is None:
+                self._refuse_capture(device)
+                plan = _load(variant, device, grid is not None, self.params)
+                self._plans[key] = plan
+            return plan
+
+    def _refuse_capture(self, device: int) -> None:
+        if torch_glue.capturing(device):
+            raise fault(
+                LaunchError,
+                "launch/capture",
+                f"{self.__name__} would be compiled and loaded inside a CUDA graph capture",
+                help="call it once with the same kind of arguments before the capture",
+            )
+
+    def _bind(
+        self, entry: _Entry, args: Sequence[Any], keywords: dict[str, Any]
+    ) -> Callable[[], Any]:
+        self._refresh()
+        special = self._specialise(entry, args, keywords)
+        grid = entry.evaluate(_by_name(self.params, special.values))
+        device = self._device(special)
+        if device == torch_glue.CPU:
+            return lambda: self._simulate(entry, special, grid)
+        if grid is not None and not all(grid):
+            return lambda: None
+        _, values = self._generated(special.values).key_of(*special.values)
+        signature = special.signature
+        while True:
+            plan = self._plan(entry, signature, grid, device)
+            try:
+                return plans.bind(plan, grid, values, special.values)
+            except GridExceeded as larger:
+                signature = self._bounded(signature, entry.options, larger.grid)
+
+    # --- the simulator
+
+    def _simulate(self, entry: _Entry, special: Specialised, grid: Grid | None) -> Any:
+        signature = special.signature
+        if grid is not None:
+            if not all(grid):
+                return None
+            signature = self._bounded(signature, entry.options, grid)
+        variant = self._variant(signature, entry.options)
+        function = variant.function
+        names = [p.name for p in self.params]
+        tensors: dict[str, Any] = {}
+        scalars: dict[str, Any] = {}
+        for param in plans.launch_params(function, names):
+            value = special.values[param.arg]
+            if param.kind == "pointer":
+                tensors[param.name] = value
+            elif param.kind == "scalar":
+                scalars[param.name] = value
+            elif param.kind == "size":
+                scalars[param.name] = int(value.shape[param.dim])
+            else:
+                scalars[param.name] = int(value.stride()[param.dim])
+        if grid is None:
+            grid = self._own_grid(variant, scalars)
+        if not all(grid):
+            return None
+        if any(g > b for g, b in zip(grid, function.launch.grid_bound)):
+            variant = self._variant(
+                self._bounded(signature, entry.options, grid), entry.options
+            )
+        return self._steps.simulate(variant.checked, tensors, scalars, grid)
+
+    def _own_grid(self, variant: Variant, scalars: dict[str, Any]) -> Grid:
+        exprs = variant.function.launch.grid
+        if exprs is None:
+            raise fault(
+                LaunchError,
+                "launch/no-grid",
+                f"{self.__name__} does not say its grid: launch it as {self.__name__}[grid](...)",
+            )
+        return plans.evaluate_grid(exprs, scalars)
+
+
+def replace_bound(signature: Signature) -> Signature:
+    """The signature without a grid bound: what bounds are remembered by."""
+    if signature.launch.grid_bound is None:
+        return signature
+    return replace(signature, launch=replace(signature.launch, grid_bound=None))
+
+
+def _by_name(params: Sequence[Param], values: Sequence[Any]) -> dict[str, Any]:
+    return {p.name: v for p, v in zip(params, values)}
+
+
+def _watch(function: Callable[..., Any]) -> list[Watched]:
+    return watch(function) if isinstance(function, types.FunctionType) else []
+
+
+def _round_up(grid: Grid) -> Grid:
+    x, y, z = (1 << (g - 1).bit_length() for g in grid)
+    limits = plans.HARDWARE_MAX_GRID
+    return min(x, limits[0]), min(y, limits[1]), min(z, limits[2])
+
+
+def _extents(what: str, value: Any) -> tuple[int, ...]:
+    """A block or cluster as one to three positive ints, x first."""
+    parts: Sequence[Any] = tuple(value) if isinstance(value, tuple | list) else (value,)
+    whole = all(hasattr(type(p), "__index__") and not isinstance(p, bool) for p in parts)
+    if not whole or not 1 <= len(parts) <= 3 or any(p < 1 for p in parts):
+        raise fault(
+            LaunchError, "launch/" + what, f"a {what} is 1 to 3 positive integers, got {value!r}"
+        )
+    return tuple(int(p) for p in parts)
+
+
+# --- loading
+
+
+def _load(variant: Variant, device: int, caller_grid: bool, params: Sequence[Param]) -> Plan:
+    """Loads a variant's cubin on ``device`` and prepares its launch."""
+    artifact, function = variant.artifact, variant.function
+    launch = function.launch
+    fixed = LaunchAttributes(
+        _three("block", launch.block),
+        artifact.dynamic_shared_bytes,
+        None if launch.cluster is None else _three("cluster", launch.cluster),
+        launch.cooperative,
+        launch.programmatic_stream_serialization,
+    )
+    by_name = {p.name: p for p in plans.launch_params(function, [p.name for p in params])}
+    spec = PlanSpec(
+        function.name,
+        shaped(params),
+        tuple(by_name[name] for name in artifact.params),
+        None if caller_grid else launch.grid,
+        launch.grid_bound,
+        fixed,
+    )
+    driver = drivers.current()
+    with torch_glue.on_device(device):
+        _check_resources(artifact, fixed, driver, device)
+        handle = driver.load_function(artifact.cubin, artifact.entry, device)
+        if fixed.dynamic_shared_bytes:
+            driver.set_dynamic_shared_bytes(handle, fixed.dynamic_shared_bytes)
+        if fixed.cluster is not None and _product(fixed.cluster) > 8:
+            driver.allow_large_cluster(handle)
+    several = torch_glue.device_count() > 1
+    return plans.build(
+        spec,
+        handle,
+        driver,
+        device,
+        torch_glue.raw_stream_function(),
+        torch_glue.raw_device_function() if several else None,
+    )
+
+
+def _check_resources(
+    artifact: Artifact, fixed: LaunchAttributes, driver: drivers.DriverApi, device: int
+) -> None:
+    """Refuses what the device cannot hold, with both numbers; nothing is remembered of a refusal."""
+    limits = driver.limits(device)
+    shared_bytes = artifact.resources.static_shared_bytes + fixed.dynamic_shared_bytes
+    if shared_bytes > limits.max_shared_bytes_per_block:
+        raise fault(
+            LaunchError,
+            "launch/shared-memory",
+            f"{artifact.kernel} needs {shared_bytes} bytes of shared memory per CTA; {limits.name} "
+            f"allows {limits.max_shared_bytes_per_block}",
+        )
+    threads = _product(fixed.block)
+    if not 1 <= threads <= limits.max_threads_per_block:
+        raise fault(
+            LaunchError,
+            "launch/block",
+            f"{artifact.kernel} has {threads} threads per CTA; {limits.name} allows "
+            f"{limits.max_threads_per_block}",
+        )
+
+
+def _product(extents: Sequence[int]) -> int:
+    total = 1
+    for extent in extents:
+        total *= extent
+    return total
+
+
+def _three(what: str, extents: tuple[int, ...]) -> tuple[int, int, int]:
+    x, y, z = (*_extents(what, extents), 1, 1)[:3]
+    return x, y, z

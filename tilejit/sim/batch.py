@@ -1,0 +1,138 @@
+"""What the cohorts of one batch share: coordinates, memories, clocks, barriers, who has exited.
+
+A batch is a run of whole clusters that are simulated together; batches follow one another, as CTAs
+of one launch may.
+
+Not here: choosing batches (``run``), running cohorts (``schedule``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TextIO
+
+import numpy as np
+
+from tilejit.errors import Span
+from tilejit.sim.faults import FaultLog
+from tilejit.sim.geometry import LANES, WARPS_PER_GROUP, Geometry, split
+from tilejit.sim.hazards import Bools, Clocks
+from tilejit.sim.memory import GlobalMemory, SharedMemory
+
+if TYPE_CHECKING:
+    from tilejit.sim.cohort import Array, Cohort
+    from tilejit.sim.registers import Mask
+
+
+@dataclass(slots=True)
+class Batch:
+    """``alive``: lanes that exist and have not exited, (rows, 32). ``leader_lane``: the lane that
+    ``elect_sync`` prefers. ``arrivals``: cohorts split off while another ran."""
+
+    geometry: Geometry
+    first_cta: int
+    ctas: int
+    clocks: Clocks
+    global_memory: GlobalMemory
+    shared: SharedMemory
+    faults: FaultLog
+    thread_type: Any
+    leader_lane: int
+    output: TextIO
+    step_limit: int
+    alive: Bools
+    constants: dict[str, Array] = field(default_factory=dict)
+    arrivals: list[Cohort] = field(default_factory=list)
+
+    @property
+    def rows(self) -> int:
+        return self.ctas * self.geometry.warps
+
+    @property
+    def first_row(self) -> int:
+        """Launch-wide number of the batch's first warp."""
+        return self.first_cta * self.geometry.warps
+
+    @property
+    def warps_per_cluster(self) -> int:
+        return self.geometry.warps * self.geometry.cluster_size
+
+    def describe_row(self, row: int) -> str:
+        cta = self.first_cta + row // self.geometry.warps
+        return f"warp {row % self.geometry.warps} of {self.geometry.describe_cta(cta)}"
+
+    def lane_fault(
+        self,
+        c: Cohort,
+        code: str,
+        message: str,
+        span: Span | None,
+        lanes: Mask,
+        other: object = None,
+        **notes: str,
+    ) -> None:
+        """A fault of the given lanes of a cohort; the first is the example."""
+        whole = np.broadcast_to(np.True_ if lanes is None else lanes, (c.warps, LANES))
+        count = int(whole.sum())
+        if self.faults.known(code, span, other, count):
+            return
+        first = int(np.argmax(whole))
+        thread = int(c.thread_numbers().reshape(-1)[first])
+        where = ("where", self.geometry.describe_thread(thread))
+        self.faults.add(code, message, span, (where, *notes.items()), other, count)
+
+    def exit(self, c: Cohort) -> None:
+        """The active lanes of the cohort end."""
+        if c.mask is None:
+            self.alive[c.rows] = False
+        else:
+            self.alive[c.rows] &= ~c.mask
+
+
+def hardware_id(c: Cohort, name: str) -> Array:
+    """A coordinate of ``ir.HardwareId`` for every lane of the cohort, int32."""
+    held = c.ids.get(name)
+    if held is None:
+        held = c.ids[name] = np.asarray(_hardware_id(c, name), np.int32)
+    return held
+
+
+def _hardware_id(c: Cohort, name: str) -> Array:
+    geometry = c.batch.geometry
+    warp = (c.rows % geometry.warps)[:, None]
+    lane = np.arange(LANES)[None, :]
+    base, _, axis = name.partition(".")
+    index = "xyz".index(axis) if axis else 0
+    constant = {
+        "ntid": geometry.block, "nctaid": geometry.grid, "cluster_nctaid": geometry.cluster,
+        "nclusterid": geometry.cluster_grid,
+    }.get(base)  # fmt: skip
+    if constant is not None:
+        return np.full((1, 1), constant[index])
+    if name == "laneid":
+        return lane
+    if name == "warpid":
+        return warp
+    if name == "warpgroupid":
+        return warp // WARPS_PER_GROUP
+    if name == "warp_in_warpgroup":
+        return warp % WARPS_PER_GROUP
+    if name == "tid_in_warpgroup":
+        return warp % WARPS_PER_GROUP * LANES + lane
+    if base == "tid":
+        tid = warp * LANES + lane
+        return split(tid, geometry.block)[index] if axis else tid
+    cta = c.batch.first_cta + c.rows // geometry.warps
+    if base == "ctaid":
+        extent, value = geometry.grid[index], geometry.cta_coordinates(cta)[index]
+    elif base == "clusterid":
+        extent = geometry.cluster_grid[index]
+        value = split(cta // geometry.cluster_size, geometry.cluster_grid)[index]
+    elif base == "cluster_ctaid":
+        extent = geometry.cluster[index]
+        value = split(cta % geometry.cluster_size, geometry.cluster)[index]
+    elif name == "cluster_ctarank":
+        extent, value = geometry.cluster_size, cta % geometry.cluster_size
+    else:
+        raise KeyError(name)
+    return np.zeros((1, 1)) if extent == 1 else value[:, None]

@@ -1,0 +1,288 @@
+"""From walks to native operands: registers' slots, and memory addresses as expressions.
+
+A memory operand becomes one bound address per class of repeats that differ by a constant for all
+threads; the constant is the instruction's immediate offset. Thread dependence is written in
+``laneid``, ``warpid`` or ``tid`` from the layout's iters. Every address is evaluated again by the
+checker's own arithmetic and compared with the walk: a difference is a defect of tilejit.
+
+Not here: which positions are legal (``tile.contracts``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilejit import dtypes
+from tilejit.dtypes import DType
+from tilejit.errors import InternalError, fault
+from tilejit.ir import build, nodes
+from tilejit.layout import MEMORY_AXIS, ComposeLayout, Iter
+from tilejit.tile.affine import IntArray
+from tilejit.tile.call import TileCall
+from tilejit.tile.contracts import buffer_extent
+from tilejit.tile.family import Let, Memory, Register
+from tilejit.tile.groups import Group
+from tilejit.tile.region import TensorOperand, Walk, dimensions
+
+IMMEDIATE_LIMIT_BYTES = 1 << 31
+"""PTX address immediates are 32-bit signed."""
+
+
+def register(laid: Walk, repeat: int, element: int) -> Register:
+    """The register slot of an element, alike for all threads (``contracts.owned``)."""
+    operand = laid.operand
+    return Register(operand.view.buffer, int(laid.physical()[0, repeat, element]), operand.dtype)
+
+
+def registers(laid: Walk, repeat: int) -> tuple[Register, ...]:
+    """The registers of one repeat, in the order of the atom."""
+    operand = laid.operand
+    slots = laid.physical()[0, repeat]
+    return tuple(Register(operand.view.buffer, int(s), operand.dtype) for s in slots)
+
+
+def memory_operands(call: TileCall, laid: Walk) -> tuple[list[Let], list[Memory]]:
+    """Address of the atom's first element for every repeat, and the steps that bind the bases."""
+    operand = laid.operand
+    size = operand.dtype.bytes
+    lets: list[Let] = []
+    memories: list[Memory] = []
+    leaders: list[tuple[int, nodes.Expr, int]] = []
+    for repeat in range(laid.repeats):
+        for leader, base, base_offset in leaders:
+            apart = _constant_difference(laid, leader, repeat)
+            if apart is not None and abs(base_offset + apart * size) < IMMEDIATE_LIMIT_BYTES:
+                memories.append(Memory(base, base_offset + apart * size, operand.space))
+                break
+        else:
+            base, offset = _bind(call, laid, repeat, lets)
+            leaders.append((repeat, base, offset))
+            memories.append(Memory(base, offset, operand.space))
+    return lets, memories
+
+
+def _constant_difference(laid: Walk, first: int, second: int) -> int | None:
+    """Elements between the addresses of two repeats, when all threads agree on it."""
+    for _, index in laid.dynamic:
+        if not np.array_equal(index[:, first, 0], index[:, second, 0]):
+            return None
+    layout = laid.operand.layout
+    if laid.period_multiple:
+        places = laid.physical()
+    else:
+        assert isinstance(layout, ComposeLayout)
+        places = laid.memory
+    apart = places[:, second, 0] - places[:, first, 0]
+    if not bool((apart == apart[0]).all()):
+        return None
+    if not laid.period_multiple and isinstance(layout, ComposeLayout):
+        if int(apart[0]) % layout.period_elems:
+            return None
+    return int(apart[0])
+
+
+def _bind(call: TileCall, laid: Walk, repeat: int, lets: list[Let]) -> tuple[nodes.Expr, int]:
+    """(base pointer, immediate) of a repeat; adds the step that computes the base."""
+    operand = laid.operand
+    type_ = nodes.PointerType(operand.space)
+    offset = offset_bytes(call, laid, repeat)
+    known = build.as_int(offset)
+    if known is not None:
+        zero = build.const(0, build.dtype_of(offset))
+        return nodes.Address(operand.view.buffer, zero, type_, span=operand.span), known
+    var = nodes.Var(call.names.fresh(operand.view.buffer.name), type_, span=operand.span)
+    lets.append(Let(var, nodes.Address(operand.view.buffer, offset, type_, span=operand.span)))
+    return var, 0
+
+
+def offset_bytes(call: TileCall, laid: Walk, repeat: int) -> nodes.Expr:
+    """Bytes from the buffer's base to the first element of a repeat's atom, as an expression."""
+    operand = laid.operand
+    terms = _Terms(call, laid, repeat, _arithmetic_type(call, operand))
+    elements = terms.elements()
+    expr = build.mul(elements, build.const(operand.dtype.bytes, terms.dtype))
+    if operand.space == "global":
+        expr = build.cast(expr, dtypes.int64)
+    _verify(call, laid, repeat, expr)
+    return expr
+
+
+def _arithmetic_type(call: TileCall, operand: TensorOperand) -> DType:
+    """int32 where the buffer is small enough that every offset in it fits; wrapping cancels out."""
+    if operand.space != "global":
+        return dtypes.int32
+    extent = buffer_extent(call, operand)
+    if extent is not None and extent[0].constant is not None:
+        if extent[0].constant // 8 < IMMEDIATE_LIMIT_BYTES:
+            return dtypes.int32
+    return dtypes.int64
+
+
+def _verify(call: TileCall, laid: Walk, repeat: int, expr: nodes.Expr) -> None:
+    if laid.dynamic or not laid.period_multiple:
+        return
+    numbers = laid.physical()[:, repeat, 0] * laid.operand.dtype.bytes
+    got = call.evaluator.integer(expr) - laid.symbolic.scaled(laid.operand.dtype.bytes)
+    if not got.exact:
+        return
+    const = np.asarray(got.const)
+    chosen = const[call.group.threads] if const.ndim else const
+    if not bool((chosen == numbers).all()):
+        raise fault(
+            InternalError, "internal/address",
+            f"the address built for {laid.operand.name} differs from the checked one", call.span,
+        )  # fmt: skip
+
+
+@dataclass(slots=True)
+class _Terms:
+    """Builds the element offset of one repeat as an expression of type ``dtype``."""
+
+    call: TileCall
+    laid: Walk
+    repeat: int
+    dtype: DType
+
+    def elements(self) -> nodes.Expr:
+        operand = self.laid.operand
+        offset = self._as(operand.view.offset_elems)
+        layout = operand.layout
+        if not isinstance(layout, ComposeLayout):
+            return build.add(self._tile(), offset)
+        if self.call.context.divisible(operand.offset, layout.period_elems):
+            return build.add(offset, self._swizzled(self._tile(), layout))
+        return self._swizzled(build.add(self._tile(), offset), layout)
+
+    def _tile(self) -> nodes.Expr:
+        """What the layout's iters and constant offset give."""
+        operand, prefix = self.laid.operand, self.laid.prefix
+        constant = dict(operand.tile.offset).get(MEMORY_AXIS, 0)
+        pieces = dimensions(operand.tile, operand.view.shape)
+        if pieces is None:
+            number = int(self.laid.memory[0, self.repeat, 0])
+            assert isinstance(operand.offset.const, int)
+            return build.const(number - operand.offset.const, self.dtype)
+        total = self._const(0)
+        done: set[int] = set()
+        if prefix:
+            total, done = self._whole_thread(pieces)
+        repeat = (
+            np.unravel_index(self.repeat, self.laid.repeat) if self.laid.repeat else ()
+        )
+        for d, iters in enumerate(pieces):
+            if d in done:
+                index: nodes.Expr = self._as(operand.starts[d])
+            elif d < prefix:
+                index = build.add(
+                    self._as(operand.starts[d]), self._as(coordinate(self.laid.group, d))
+                )
+            else:
+                step = int(repeat[d - prefix]) if d - prefix < len(repeat) else 0
+                index = build.add(self._as(operand.starts[d]), self._const(step))
+            total = build.add(total, self._dimension(d, iters, index))
+        return build.add(total, self._const(constant))
+
+    def _whole_thread(self, pieces: tuple[tuple[Iter, ...], ...]) -> tuple[nodes.Expr, set[int]]:
+        """Warp and lane axes with strides 32·s and s are tid·s: one multiplication."""
+        group, prefix = self.laid.group, self.laid.prefix
+        nothing = self._const(0), set[int]()
+        if group.scope not in ("cta", "cluster") or prefix < 2 or not _identity(group):
+            return nothing
+        warp, lane = pieces[prefix - 2], pieces[prefix - 1]
+        if len(lane) != 1 or len(warp) > 1 or lane[0].extent != 32:
+            return nothing
+        if warp and warp[0].stride != 32 * lane[0].stride:
+            return nothing
+        tid = self._as(nodes.HardwareId("tid"))
+        return build.mul(tid, self._const(lane[0].stride)), {prefix - 2, prefix - 1}
+
+    def _dimension(self, d: int, iters: tuple[Iter, ...], index: nodes.Expr) -> nodes.Expr:
+        strides = dict(self.laid.operand.view.dynamic_strides)
+        if d in strides:
+            return build.mul(index, self._as(strides[d]))
+        total = self._const(0)
+        inner = 1
+        for iter_ in iters:
+            inner *= iter_.extent
+        for number, iter_ in enumerate(iters):
+            inner //= max(1, iter_.extent)
+            part = self._divide(index, inner)
+            if number > 0:
+                part = self._modulo(part, iter_.extent)
+            total = build.add(total, build.mul(part, self._const(iter_.stride)))
+        return total
+
+    def _swizzled(self, address: nodes.Expr, layout: ComposeLayout) -> nodes.Expr:
+        """``layout.swizzle`` as an expression; a known address is swizzled here and now."""
+        known = build.as_int(address)
+        if known is not None:
+            return self._const(int(layout.swizzle(np.asarray(known, dtype=np.int64))))
+        mask = ((1 << layout.swizzle_len) - 1) << layout.per_element
+        far = mask << layout.atom_len
+        distance = self._const(layout.atom_len)
+        if layout.swizzle_inner:
+            flips = build.shr(build.bitand(address, self._const(far)), distance)
+        else:
+            flips = build.shl(build.bitand(address, self._const(mask)), distance)
+        return build.bitxor(address, flips)
+
+    def _divide(self, index: nodes.Expr, by: int) -> nodes.Expr:
+        if by & (by - 1) == 0:
+            return build.shr(index, self._const(by.bit_length() - 1))
+        return build.floordiv(index, self._const(by))
+
+    def _modulo(self, index: nodes.Expr, by: int) -> nodes.Expr:
+        if by & (by - 1) == 0:
+            return build.bitand(index, self._const(by - 1))
+        return build.mod(index, self._const(by))
+
+    def _const(self, value: int) -> nodes.Expr:
+        return build.const(value, self.dtype)
+
+    def _as(self, expr: nodes.Expr) -> nodes.Expr:
+        return build.cast(expr, self.dtype)
+
+
+def _identity(group: Group) -> bool:
+    """Every lane takes part, and warps have their own numbers as coordinates."""
+    if group.elected or group.axes[-1].extent != 32:
+        return False
+    warp = group.threads % group.per_cta // 32
+    return bool((group.coords[:, -2] == warp).all())
+
+
+def coordinate(group: Group, axis: int) -> nodes.Expr:
+    """A group coordinate of the executing thread, as an int32 expression.
+
+    The rank among the active values of the axis: (value - first) / step where they are evenly
+    spaced, else the number of active values below the thread's own.
+    """
+    name = group.axes[axis].name
+    if name == "lane" and group.elected:
+        return build.const(0, dtypes.int32)
+    hardware = {"lane": "laneid", "warp": "warpid", "warp_in_group": "warp_in_warpgroup"}
+    value = nodes.HardwareId(hardware.get(name, f"cluster_ctaid.{name[-1]}"))
+    return _rank(value, group.values[:, axis], group.coords[:, axis])
+
+
+def _rank(value: nodes.Expr, values: IntArray, ranks: IntArray) -> nodes.Expr:
+    """``ranks`` as an expression of ``value``, whose numbers per thread are ``values``."""
+    if not ranks.any():
+        return build.const(0, dtypes.int32)
+    if np.array_equal(values, ranks):
+        return value
+    first = int(values[np.argmin(ranks)])
+    step = int(values[ranks == 1][0]) - first
+    if np.array_equal(first + ranks * step, values):
+        below = build.sub(value, build.const(first, dtypes.int32))
+        return build.floordiv(below, build.const(step, dtypes.int32))
+    present = 0
+    for v in np.unique(values):
+        present |= 1 << int(v)
+    one = build.const(1, dtypes.uint32)
+    below = build.sub(build.shl(one, value), one)
+    mask = build.bitand(build.const(present, dtypes.uint32), below)
+    return nodes.Call("bits.popc", (mask,), nodes.INT32)
+

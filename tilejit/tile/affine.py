@@ -1,0 +1,580 @@
+"""The values the checker computes with: exact per-thread numbers plus affine symbols.
+
+An ``Affine`` is ``const + Σ coefficient · symbol``. ``const`` and coefficients are Python ints when
+all threads agree, else int64 arrays over the cluster's threads (CTA rank major). A ``Symbol``
+stands for one unknown integer with a range, a congruence and a uniformity level. A ``Context``
+holds what is known at one program point: which threads are there, and inequalities.
+
+Arithmetic here is on mathematical integers; wrapping at a type's width is the interpreter's business
+(``tile.facts``). Not here: expressions, statements, regions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from itertools import count
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+IntArray: TypeAlias = npt.NDArray[np.int64]
+BoolArray: TypeAlias = npt.NDArray[np.bool_]
+Number: TypeAlias = int | IntArray
+Truth: TypeAlias = bool | BoolArray
+
+THREAD, WARP, WARPGROUP, CTA, CLUSTER, GRID = range(6)
+"""Uniformity levels: the value is one and the same for all threads of such a unit."""
+LEVEL_NAMES = ("thread", "warp", "warpgroup", "cta", "cluster", "grid")
+UNIT_THREADS = {WARP: 32, WARPGROUP: 128}
+
+HUGE = 1 << 61
+"""Bounds saturate here, so that int64 arrays of bounds cannot overflow."""
+
+_serial = count()
+
+
+class Symbol:
+    """An unknown integer. Identity is equality. ``lo`` and ``hi`` are inclusive.
+
+    The value is ≡ ``rem`` modulo ``mod`` (``mod`` 1: nothing known). ``attained``: both ends of the
+    range occur in some launch, so a violation at an end is a real counter-example. ``modulo_of``:
+    this symbol is (affine) % (constant).
+    """
+
+    __slots__ = ("attained", "hi", "level", "lo", "mod", "modulo_of", "name", "rem", "serial")
+
+    def __init__(
+        self,
+        name: str,
+        lo: int,
+        hi: int,
+        *,
+        mod: int = 1,
+        rem: int = 0,
+        level: int = THREAD,
+        attained: bool = False,
+        modulo_of: tuple[Affine, int] | None = None,
+    ) -> None:
+        self.name = name
+        self.lo = lo
+        self.hi = hi
+        self.mod = mod
+        self.rem = rem
+        self.level = level
+        self.attained = attained
+        self.modulo_of = modulo_of
+        self.serial = next(_serial)
+
+    def __repr__(self) -> str:
+        return f"Symbol({self.name}, {self.lo}..{self.hi}, ≡{self.rem} mod {self.mod})"
+
+
+def settle(value: Number) -> Number:
+    """A Python int where the array's entries agree."""
+    if isinstance(value, int):
+        return value
+    first = value.flat[0]
+    return int(first) if bool((value == first).all()) else value
+
+
+def is_zero(value: Number) -> bool:
+    return isinstance(value, int) and value == 0
+
+
+def magnitude(value: Number) -> int:
+    return abs(value) if isinstance(value, int) else int(np.abs(value).max())
+
+
+def _product(a: Number, b: Number) -> Number:
+    """``a * b``; OverflowError where an int64 array could not hold it."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a * b
+    if magnitude(a) * magnitude(b) >= HUGE:
+        raise OverflowError
+    return a * b
+
+
+def _sum(a: Number, b: Number) -> Number:
+    if isinstance(a, int) and isinstance(b, int):
+        return a + b
+    if magnitude(a) + magnitude(b) >= HUGE:
+        raise OverflowError
+    return settle(a + b)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Affine:
+    """``const + Σ coefficient · symbol``; immutable."""
+
+    const: Number = 0
+    terms: dict[Symbol, Number] = field(default_factory=dict)
+
+    @property
+    def exact(self) -> bool:
+        """No symbol: the value of every thread is known."""
+        return not self.terms
+
+    @property
+    def constant(self) -> int | None:
+        """The one known value of all threads, else None."""
+        return self.const if not self.terms and isinstance(self.const, int) else None
+
+    def __add__(self, other: Affine | int) -> Affine:
+        if isinstance(other, int):
+            return Affine(_sum(self.const, other), self.terms)
+        if not other.terms:
+            return Affine(_sum(self.const, other.const), self.terms)
+        terms = dict(self.terms)
+        for symbol, coefficient in other.terms.items():
+            total = _sum(terms.get(symbol, 0), coefficient)
+            if is_zero(total):
+                del terms[symbol]
+            else:
+                terms[symbol] = total
+        return Affine(_sum(self.const, other.const), terms)
+
+    def __neg__(self) -> Affine:
+        return self.scaled(-1)
+
+    def __sub__(self, other: Affine | int) -> Affine:
+        return self + (-other)
+
+    def scaled(self, factor: Number) -> Affine:
+        if is_zero(factor):
+            return Affine()
+        return Affine(
+            settle(_product(self.const, factor)),
+            {s: settle(_product(c, factor)) for s, c in self.terms.items()},
+        )
+
+    def key(self) -> tuple[object, ...]:
+        """Hashable identity of the value."""
+        return (
+            _number_key(self.const),
+            *sorted((s.serial, _number_key(c)) for s, c in self.terms.items()),
+        )
+
+    def at(self, thread: int) -> Affine:
+        """The value of one thread."""
+
+        def pick(value: Number) -> int:
+            return value if isinstance(value, int) else int(value[thread])
+
+        terms = {s: pick(c) for s, c in self.terms.items()}
+        return Affine(pick(self.const), {s: c for s, c in terms.items() if c})
+
+    def __str__(self) -> str:
+        parts = []
+        for symbol, coefficient in self.terms.items():
+            if not isinstance(coefficient, int):
+                parts.append(f"[per thread]*{symbol.name}")
+            elif coefficient == 1:
+                parts.append(symbol.name)
+            else:
+                parts.append(f"{coefficient}*{symbol.name}")
+        if not isinstance(self.const, int):
+            parts.append(f"[{int(self.const.min())}..{int(self.const.max())} by thread]")
+        elif self.const or not parts:
+            parts.append(str(self.const))
+        return " + ".join(parts).replace("+ -", "- ")
+
+
+def _number_key(value: Number) -> tuple[int, bytes]:
+    return (value, b"") if isinstance(value, int) else (0, value.tobytes())
+
+
+def of_symbol(symbol: Symbol) -> Affine:
+    return Affine(0, {symbol: 1})
+
+
+@dataclass(frozen=True, slots=True)
+class Threads:
+    """The threads of one cluster (one CTA without a cluster): ``ctas`` × ``per_cta``, x fastest."""
+
+    ctas: int
+    per_cta: int
+
+    @property
+    def total(self) -> int:
+        return self.ctas * self.per_cta
+
+    def unit_ids(self, level: int) -> IntArray:
+        """For every thread, the number of the unit of this level it belongs to."""
+        return _unit_ids(self, level)
+
+    def array_level(self, values: npt.NDArray[np.generic], mask: BoolArray | None = None) -> int:
+        """The widest unit in which all (masked) threads agree."""
+        for level in (CLUSTER, CTA, WARPGROUP, WARP):
+            if _agree(values, self.unit_ids(level), mask):
+                return GRID if level == CLUSTER else level
+        return THREAD
+
+
+@lru_cache(maxsize=256)
+def _unit_ids(threads: Threads, level: int) -> IntArray:
+    thread = np.arange(threads.total, dtype=np.int64)
+    cta, tid = thread // threads.per_cta, thread % threads.per_cta
+    if level == CTA:
+        return cta
+    if level in UNIT_THREADS:
+        size = UNIT_THREADS[level]
+        return cta * -(-threads.per_cta // size) + tid // size
+    return thread if level == THREAD else np.zeros_like(thread)
+
+
+def _agree(
+    values: npt.NDArray[np.generic], units: IntArray, mask: BoolArray | None
+) -> bool:
+    if mask is not None:
+        values, units = values[mask], units[mask]
+    if values.size == 0:
+        return True
+    starts = np.flatnonzero(np.diff(units, prepend=units[0] - 1))
+    first = np.repeat(values[starts], np.diff(starts, append=units.size))
+    return bool((values == first).all())
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a context knows of one symbol beyond its declaration."""
+
+    lo: int
+    hi: int
+    mod: int
+    rem: int
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """One program point: the threads that may be there and what holds for each of them.
+
+    ``mask`` marks the threads; ``level`` is the uniformity of the run-time guards passed on the way
+    (GRID: none): within a unit of that level either all threads of the mask are there or none.
+    ``elected``: an ``elect_sync`` guard leaves one unspecified lane of each warp of the mask.
+    Every ``fact`` is ≥ 0. ``guards`` are the spans of run-time guards, for messages.
+    """
+
+    threads: Threads
+    mask: BoolArray
+    level: int = GRID
+    elected: bool = False
+    facts: tuple[Affine, ...] = ()
+    known: dict[Symbol, Known] = field(default_factory=dict)
+    guards: tuple[object, ...] = ()
+
+    @property
+    def dead(self) -> bool:
+        return not bool(self.mask.any())
+
+    def of(self, symbol: Symbol) -> Known:
+        found = self.known.get(symbol)
+        return found or Known(symbol.lo, symbol.hi, symbol.mod, symbol.rem)
+
+    # --- ranges
+
+    def bounds(self, value: Affine) -> tuple[Number, Number]:
+        """Inclusive range, saturated at ±HUGE; per thread where the value is."""
+        lo: Number = value.const
+        hi: Number = value.const
+        for symbol, coefficient in value.terms.items():
+            known = self.of(symbol)
+            low, high = _scaled_range(coefficient, known)
+            lo, hi = _saturated(lo, low), _saturated(hi, high)
+        return lo, hi
+
+    def range(self, value: Affine) -> tuple[int, int]:
+        """Inclusive range over all threads of the mask."""
+        lo, hi = self.bounds(value)
+        return self.least(lo), -self.least(-hi)
+
+    def least(self, values: Number) -> int:
+        """Smallest value among the threads of the mask."""
+        if isinstance(values, int):
+            return values
+        present = values[self.mask]
+        return int(present.min()) if present.size else 0
+
+    # --- congruence
+
+    def congruence(self, value: Affine) -> tuple[int, Number]:
+        """(m, r): the value is ≡ r (per thread) modulo m; m 0: it equals r."""
+        mod = 0
+        rem: Number = value.const
+        for symbol, coefficient in value.terms.items():
+            known = self.of(symbol)
+            size = (
+                abs(coefficient)
+                if isinstance(coefficient, int)
+                else int(np.gcd.reduce(np.abs(coefficient)))
+            )
+            mod = math.gcd(mod, size * known.mod)
+            if known.rem:
+                rem = rem + coefficient * known.rem
+        return mod, rem if mod == 0 else rem % mod
+
+    def divisible(self, value: Affine, divisor: int) -> bool:
+        """Proved to be a multiple of ``divisor`` for every thread of the mask."""
+        if divisor <= 1:
+            return True
+        mod, rem = self.congruence(value)
+        if mod % divisor:
+            return False
+        left = rem % divisor
+        return left == 0 if isinstance(left, int) else not bool(left[self.mask].any())
+
+    # --- levels
+
+    def uniformity(self, value: Affine) -> int:
+        level = GRID
+        for symbol, coefficient in value.terms.items():
+            level = min(level, symbol.level)
+            if not isinstance(coefficient, int):
+                level = min(level, self.threads.array_level(coefficient, self.mask))
+        if not isinstance(value.const, int):
+            level = min(level, self.threads.array_level(value.const, self.mask))
+        return level
+
+    # --- proofs
+
+    def prove_nonnegative(self, value: Affine, depth: int = 4) -> bool:
+        """True when ``value`` ≥ 0 for every thread of the mask follows from ranges and facts."""
+        try:
+            return self._prove(value, depth, frozenset())
+        except OverflowError:
+            return False
+
+    def _prove(self, value: Affine, depth: int, used: frozenset[int]) -> bool:
+        value = self._with_slack(value)
+        if self.least(self.bounds(value)[0]) >= 0:
+            return True
+        if depth == 0 or not value.terms:
+            return False
+        for symbol, coefficient in value.terms.items():
+            if not isinstance(coefficient, int):
+                continue
+            for index, fact in enumerate(self.facts):
+                if index in used:
+                    continue
+                other = fact.terms.get(symbol)
+                # value·k - fact·j eliminates the symbol when both coefficients have one sign.
+                if not isinstance(other, int) or (other > 0) != (coefficient > 0):
+                    continue
+                shared = math.gcd(other, coefficient)
+                k, j = abs(other) // shared, abs(coefficient) // shared
+                # value ≥ 0 exactly when k·value ≥ -(k-1), on integers.
+                rest = value.scaled(k) + (k - 1) - fact.scaled(j)
+                if self._prove(rest, depth - 1, used | {index}):
+                    return True
+        return False
+
+    def _with_slack(self, value: Affine) -> Affine:
+        """A value ≡ r modulo m is ≥ 0 exactly when value + (m-1-r) is."""
+        if not value.terms:
+            return value
+        mod, rem = self.congruence(value)
+        if mod <= 1 or mod >= HUGE:
+            return value
+        return replace(value, const=_sum(value.const, settle(mod - 1 - rem)))
+
+    # --- narrowing
+
+    def narrowed(self, mask: Truth) -> Context:
+        kept = self.mask & mask
+        return replace(self, mask=kept)
+
+    def assuming(self, facts: Iterable[Affine]) -> Context:
+        """This context with more inequalities; single-symbol ones also tighten the symbol's range."""
+        new = tuple(f for f in facts if f.terms)
+        if not new:
+            return self
+        known = dict(self.known)
+        for fact in new:
+            if len(fact.terms) == 1:
+                self._tighten(known, fact)
+        return replace(self, facts=self.facts + new, known=known)
+
+    def _tighten(self, known: dict[Symbol, Known], fact: Affine) -> None:
+        ((symbol, coefficient),) = fact.terms.items()
+        if not isinstance(coefficient, int):
+            return
+        now = known.get(symbol) or self.of(symbol)
+        # coefficient·s ≥ -const; the weakest thread's bound holds for all of them.
+        greatest = -self.least(-fact.const)
+        if coefficient > 0:
+            known[symbol] = replace(now, lo=max(now.lo, -(greatest // coefficient)))
+        else:
+            known[symbol] = replace(now, hi=min(now.hi, greatest // -coefficient))
+
+    def congruent(self, value: Affine, mod: int, rem: int) -> Context:
+        """This context knowing ``value`` ≡ ``rem`` modulo ``mod``, where it says so of one symbol."""
+        if len(value.terms) != 1 or not isinstance(value.const, int) or mod <= 1:
+            return self
+        ((symbol, coefficient),) = value.terms.items()
+        if not isinstance(coefficient, int):
+            return self
+        # c·s ≡ r (mod m): divide by g = gcd(c, m), then by the inverse of c/g.
+        shared = math.gcd(coefficient, mod)
+        wanted = (rem - value.const) % mod
+        if wanted % shared:
+            return self
+        size = mod // shared
+        if size == 1:
+            return self
+        residue = wanted // shared * pow(coefficient // shared, -1, size) % size
+        now = self.of(symbol)
+        if now.mod and size % now.mod == 0:
+            return self._knowing(symbol, replace(now, mod=size, rem=residue))
+        if math.gcd(now.mod, size) == 1 and now.mod:
+            combined = now.mod * size
+            step = (residue - now.rem) * pow(now.mod, -1, size) % size
+            rest = (now.rem + now.mod * step) % combined
+            return self._knowing(symbol, replace(now, mod=combined, rem=rest))
+        return self
+
+    def _knowing(self, symbol: Symbol, known: Known) -> Context:
+        # The trivial fact marks the point: derived symbols are reused only where all of it holds.
+        return replace(
+            self, known={**self.known, symbol: known}, facts=self.facts + (Affine(),)
+        )
+
+
+def _scaled_range(coefficient: Number, known: Known) -> tuple[Number, Number]:
+    """Range of coefficient · symbol."""
+    if isinstance(coefficient, int):
+        if coefficient >= 0:
+            return coefficient * known.lo, coefficient * known.hi
+        return coefficient * known.hi, coefficient * known.lo
+    if magnitude(coefficient) * max(abs(known.lo), abs(known.hi)) >= HUGE:
+        return -HUGE, HUGE
+    low, high = coefficient * known.lo, coefficient * known.hi
+    return np.minimum(low, high), np.maximum(low, high)
+
+
+def _saturated(a: Number, b: Number) -> Number:
+    if isinstance(a, int) and isinstance(b, int):
+        return a + b
+    if isinstance(a, int):
+        a = max(-HUGE, min(HUGE, a))
+    if isinstance(b, int):
+        b = max(-HUGE, min(HUGE, b))
+    total: IntArray = np.asarray(a + b)
+    return np.clip(total, -HUGE, HUGE)
+
+
+# --- truth values
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cond:
+    """A truth value per thread: certain where ``must``, impossible where not ``may``.
+
+    In between it is decided at run time, alike in every unit of ``level``. ``elected``: true in one
+    unspecified lane of each warp of ``may``. The lists hold for the threads where it is true
+    (false): inequalities (each ≥ 0) and congruences (value, mod, rem).
+    """
+
+    may: Truth
+    must: Truth
+    level: int = GRID
+    elected: bool = False
+    when_true: tuple[Affine, ...] = ()
+    when_false: tuple[Affine, ...] = ()
+    congruent_true: tuple[tuple[Affine, int, int], ...] = ()
+    congruent_false: tuple[tuple[Affine, int, int], ...] = ()
+
+    @property
+    def exact(self) -> bool:
+        return not self.elected and bool(np.all(np.asarray(self.may) == np.asarray(self.must)))
+
+    @property
+    def always_false(self) -> bool:
+        return not bool(np.any(self.may))
+
+    @property
+    def always_true(self) -> bool:
+        return bool(np.all(self.must))
+
+
+def exactly(truth: Truth) -> Cond:
+    return Cond(truth, truth)
+
+
+def unknown_truth(level: int) -> Cond:
+    return Cond(True, False, level)
+
+
+def negation(cond: Cond) -> Cond:
+    return Cond(
+        np.logical_not(cond.must),
+        np.logical_not(cond.may),
+        THREAD if cond.elected else cond.level,
+        False,
+        cond.when_false,
+        cond.when_true,
+        cond.congruent_false,
+        cond.congruent_true,
+    )
+
+
+def conjunction(a: Cond, b: Cond) -> Cond:
+    if a.always_false or b.always_true:
+        return a
+    if b.always_false or a.always_true:
+        return b
+    return Cond(
+        np.logical_and(a.may, b.may),
+        np.logical_and(a.must, b.must),
+        min(_run_time_level(a), _run_time_level(b)),
+        a.elected or b.elected,
+        a.when_true + b.when_true,
+        (),
+        a.congruent_true + b.congruent_true,
+        (),
+    )
+
+
+def disjunction(a: Cond, b: Cond) -> Cond:
+    if a.always_false or b.always_true:
+        return b
+    if b.always_false or a.always_true:
+        return a
+    both_exact = a.exact and b.exact
+    level = min(_run_time_level(a), _run_time_level(b))
+    if not both_exact and (a.elected or b.elected or not np.array_equal(a.may, b.may)):
+        level = THREAD  # which threads are there depends on which side held
+    return Cond(
+        np.logical_or(a.may, b.may),
+        np.logical_or(a.must, b.must),
+        level,
+        False,
+        (),
+        a.when_false + b.when_false,
+        (),
+        a.congruent_false + b.congruent_false,
+    )
+
+
+def _run_time_level(cond: Cond) -> int:
+    return GRID if cond.exact else cond.level
+
+
+def enter(context: Context, cond: Cond, span: object = None) -> Context:
+    """The context of the code that runs where ``cond`` is true."""
+    inside = context.narrowed(cond.may)
+    decided = np.broadcast_to(np.asarray(cond.must), inside.mask.shape)[inside.mask]
+    if not decided.all():
+        level = cond.level if not decided.any() else THREAD
+        inside = replace(
+            inside,
+            level=min(inside.level, level),
+            elected=inside.elected or cond.elected,
+            guards=inside.guards + ((span,) if span is not None else ()),
+        )
+    inside = inside.assuming(cond.when_true)
+    for value, mod, rem in cond.congruent_true:
+        inside = inside.congruent(value, mod, rem)
+    return inside

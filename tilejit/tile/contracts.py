@@ -1,0 +1,671 @@
+"""The contract conditions that families share, each a comparison of arrays.
+
+A function reports every fault of its condition and returns what the next condition needs (None after
+a fault). A report names what is, what was expected, with units, and the first failing coordinate.
+
+Source: contract "operand coordinates and storage", "register instructions". Not here: conditions of
+one family only.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tilejit.errors import Report
+from tilejit.ir import nodes
+from tilejit.layout import MEMORY_AXIS, ComposeLayout
+from tilejit.tile.affine import Affine, Number
+from tilejit.tile.call import TileCall
+from tilejit.tile.groups import thread_level
+from tilejit.tile.region import NotSeparable, ScalarOperand, TensorOperand, Walk, dimensions, walk
+
+PAGE = "docs/contract/operands.md"
+
+OWNER_SPAN = {"thread": 1, "warp": 32, "warpgroup": 128, "cta": 1 << 20, "cluster": 1 << 20}
+"""How many consecutive threads of a CTA an owner must single out in a scope."""
+OWNER_WEIGHT = {
+    "laneid": 1, "warpid": 32, "wid_in_wg": 32, "wgid": 128, "tx": 1, "tid_in_wg": 1,
+}  # fmt: skip
+"""tx = 32·warpid + laneid, tid_in_wg = 32·wid_in_wg + laneid, warpid = wid_in_wg + 4·wgid."""
+OWNER_EXTENT = {"laneid": 32, "wid_in_wg": 4, "tid_in_wg": 128}
+CTA_AXES = ("cbx", "cby", "cbz")
+
+
+def shaped(
+    call: TileCall,
+    operand: TensorOperand,
+    atom: tuple[int, ...],
+    report: Report,
+    *,
+    collective: bool = False,
+) -> Walk | None:
+    """Splits ``(*group, *repeat, *atom)``, checks extents, origin and bounds, and lays it out."""
+    prefix = call.group.shape[:-1] if collective and call.group.axes else call.group.shape
+    if not _static_extents(operand, report):
+        return None
+    extents, rank = operand.extents, len(operand.extents)
+    if rank < len(prefix) + len(atom) or extents[rank - len(atom) :] != atom:
+        report.error(
+            "tile/atom-shape",
+            f"{operand.name} ends in {extents[max(0, rank - len(atom)) :]}, expected {atom} after "
+            f"the {len(prefix)} group axes and the repeats: its shape is {extents}",
+            span=operand.span,
+            declared=operand.declared(),
+            contract=call.contract,
+            help=_atom_help(operand, prefix, atom),
+        )
+        return None
+    if extents[: len(prefix)] != prefix:
+        axes = tuple(axis.name for axis in call.group.axes[: len(prefix)])
+        report.error(
+            "tile/group-shape",
+            f"{operand.name} begins with {extents[: len(prefix)]}, expected the group axes "
+            f'{prefix} = {axes} of scope="{call.scope}"',
+            span=operand.span,
+            declared=operand.declared(),
+            contract=f"{PAGE}: extents come from the active execution scope",
+        )
+        return None
+    if not origin(call, operand, report) or not bounds(call, operand, report):
+        return None
+    try:
+        laid = walk(operand, call.group, len(prefix), len(atom), call.evaluator)
+    except NotSeparable as error:
+        report.error(
+            "tile/symbolic-start",
+            f"{operand.name}: {error.args[0]}",
+            span=operand.span,
+            declared=operand.declared(),
+            contract=f"{PAGE}: starts may be symbolic when their properties can be proved",
+        )
+        return None
+    return laid if storage(call, laid, report) else None
+
+
+def _static_extents(operand: TensorOperand, report: Report) -> bool:
+    for d, extent in enumerate(operand.extents):
+        if extent < 1:
+            what = "is a run-time size" if extent == -1 else f"is {extent}"
+            report.error(
+                "tile/extent",
+                f"{operand.name}: extent {d} {what}, expected a positive number known at compile time",
+                span=operand.span,
+                declared=operand.declared(),
+                contract=f"{PAGE}: extents must be positive static integers",
+                help="take a part of it: X[start : start + 4]",
+            )
+            return False
+    if operand.view.layout is None:
+        report.error(
+            "tile/layout",
+            f"{operand.name} has no layout, so its elements' places are not known",
+            span=operand.span,
+            declared=operand.declared(),
+            contract=f"{PAGE}: physical coordinates come from applying the tensor layout",
+            help='allocate it with layout="default" or a layout of your own',
+        )
+        return False
+    return True
+
+
+def _atom_help(
+    operand: TensorOperand, prefix: tuple[int, ...], atom: tuple[int, ...]
+) -> str | None:
+    shape = ", ".join(map(str, operand.extents))
+    if atom == (1,) and operand.extents[: len(prefix)] == prefix:
+        return f"a scalar instruction's operands end in 1: .view({shape}, 1)"
+    if len(atom) == 1 and operand.extents and operand.extents[-1] % atom[0] == 0:
+        head = "".join(f"{e}, " for e in operand.extents[:-1])
+        return f".view({head}{operand.extents[-1] // atom[0]}, {atom[0]}) makes the rest repeats"
+    return None
+
+
+def repeats_agree(call: TileCall, walks: list[Walk], report: Report) -> bool:
+    """Every operand has the first one's repeat extents."""
+    for other in walks[1:]:
+        if other.repeat != walks[0].repeat:
+            report.error(
+                "tile/repeats",
+                f"{other.operand.name} repeats {other.repeat}, {walks[0].operand.name} repeats "
+                f"{walks[0].repeat}",
+                span=other.operand.span,
+                declared=other.operand.declared(),
+                contract=f"{PAGE}: group and repeat shapes agree across operands",
+            )
+            return False
+    return True
+
+
+# --- origin and bounds
+
+
+def origin(call: TileCall, operand: TensorOperand, report: Report) -> bool:
+    """In a group scope the region is one for the whole group; the group axes tell threads apart."""
+    needed = thread_level(call.scope)
+    for what, value in _origins(operand):
+        if call.context.uniformity(value) >= needed:
+            continue
+        report.error(
+            "tile/origin",
+            f'{operand.name}: {what} differs between the threads of scope="{call.scope}"',
+            span=operand.span,
+            where=_two_threads(call, value),
+            declared=operand.declared(),
+            contract=f"{PAGE}: physical coordinates are origin + group/repeat/atom coordinates",
+            help='use the group axes for what differs by thread, or scope="thread"',
+        )
+        return False
+    return True
+
+
+def _origins(operand: TensorOperand) -> list[tuple[str, Affine]]:
+    starts = [(f"start {d}", v) for d, v in enumerate(operand.start_values)]
+    return [*starts, ("the view's offset", operand.offset)]
+
+
+def _two_threads(call: TileCall, value: Affine) -> str | None:
+    if not value.exact or isinstance(value.const, int):
+        return None
+    group = call.group
+    chosen = value.const[group.threads]
+    for unit in np.unique(group.ids):
+        inside = np.flatnonzero(group.ids == unit)
+        differing = inside[chosen[inside] != chosen[inside[0]]]
+        if differing.size:
+            a, b = int(inside[0]), int(differing[0])
+            return (
+                f"{group.describe(a)} has {int(chosen[a])}, "
+                f"{group.describe(b)} has {int(chosen[b])}"
+            )
+    return None
+
+
+def bounds(call: TileCall, operand: TensorOperand, report: Report) -> bool:
+    """0 ≤ start and start + extent ≤ dimension, for every active thread."""
+    for d, (start, extent) in enumerate(zip(operand.start_values, operand.extents)):
+        dimension = operand.view.shape[d]
+        size = (
+            Affine(dimension)
+            if isinstance(dimension, int)
+            else call.evaluator.integer(dimension)
+        )
+        above, below = size - start - extent, start
+        if not call.context.prove_nonnegative(below):
+            _report_bound(call, operand, d, start, extent, dimension, below, "low", report)
+            return False
+        if not call.context.prove_nonnegative(above):
+            _report_bound(call, operand, d, start, extent, dimension, above, "high", report)
+            return False
+    return True
+
+
+def _report_bound(
+    call: TileCall,
+    operand: TensorOperand,
+    d: int,
+    start: Affine,
+    extent: int,
+    dimension: int | nodes.Var,
+    slack: Affine,
+    side: str,
+    report: Report,
+) -> None:
+    size = dimension if isinstance(dimension, int) else dimension.name
+    example = counter_example(call, slack, start)
+    if example is not None:
+        where, value = example
+        is_ = f"starts at {value}" if side == "low" else f"ends at {value + extent}"
+        message = f"{operand.name}: dimension {d} {is_}, outside 0..{size}"
+    else:
+        where = f"start {d} is {start}, ranging {_range_text(call, start)}"
+        need = f"{start} ≥ 0" if side == "low" else f"{start} + {extent} ≤ {size}"
+        message = f"{operand.name}: dimension {d} may leave 0..{size}; could not prove {need}"
+    report.error(
+        "tile/bounds",
+        message,
+        span=operand.span,
+        where=where,
+        declared=operand.declared(),
+        contract=f"{PAGE}: region starts participate in bounds checks",
+        help="guard the call with this condition, or promise it with T.assume(…)",
+    )
+
+
+def _range_text(call: TileCall, value: Affine) -> str:
+    low, high = call.context.range(value)
+    return f"{low}..{high}"
+
+
+def counter_example(call: TileCall, slack: Affine, value: Affine) -> tuple[str, int] | None:
+    """A thread (and symbols' values that do occur) where ``slack`` < 0, and ``value`` there."""
+    context = call.context
+    if any(
+        not s.attained or context.of(s).hi != s.hi or context.of(s).lo != s.lo for s in slack.terms
+    ):
+        return None
+    guarded = {s for fact in context.facts for s in fact.terms}
+    if guarded & set(slack.terms):
+        return None
+    low = np.broadcast_to(np.asarray(context.bounds(slack)[0]), (context.threads.total,))
+    failing = call.group.threads[low[call.group.threads] < 0]
+    if failing.size == 0:
+        return None
+    thread = int(failing[0])
+    at, shown = slack.at(thread), value.at(thread)
+    assignment = {s: s.lo if c > 0 else s.hi for s, c in at.terms.items() if isinstance(c, int)}
+    total = shown.const
+    for symbol, coefficient in shown.terms.items():
+        total = total + coefficient * assignment.get(symbol, symbol.lo)
+    index = int(np.flatnonzero(call.group.threads == thread)[0])
+    parts = [f"{s.name} = {v}" for s, v in assignment.items()]
+    if not isinstance(slack.const, int):
+        parts.append(call.group.describe(index))
+    return ", ".join(parts) or "every thread", int(np.asarray(total))
+
+
+def storage(call: TileCall, laid: Walk, report: Report) -> bool:
+    """The walk stays inside the buffer: a view's offset and layout can leave it where starts do not."""
+    operand = laid.operand
+    extent = buffer_extent(call, operand)
+    if extent is None or laid.dynamic:
+        return True
+    scale = extent[1]
+    size = extent[0]
+    low = _over_threads(call, laid.memory.min(axis=(1, 2)))
+    high = _over_threads(call, laid.memory.max(axis=(1, 2)))
+    first = Affine(low, laid.symbolic.terms)
+    last = size - Affine(high, laid.symbolic.terms).scaled(scale) - scale
+    if isinstance(operand.layout, ComposeLayout) and laid.period_multiple:
+        physical = laid.physical()
+        first = Affine(_over_threads(call, physical.min(axis=(1, 2))), laid.symbolic.terms)
+        top = Affine(_over_threads(call, physical.max(axis=(1, 2))), laid.symbolic.terms)
+        last = size - top.scaled(scale) - scale
+    for slack, side in ((first, "before"), (last, "after")):
+        if call.context.prove_nonnegative(slack):
+            continue
+        example = counter_example(call, slack, first if side == "before" else -last)
+        allocated = f"{size.scaled(1)} bits"
+        if size.constant is not None:
+            allocated = f"{size.constant // operand.dtype.bits} elements of {operand.dtype}"
+        if example is None:
+            where = f"element offset {first}, ranging {_range_text(call, first)}"
+            message = (
+                f"{operand.name} may reach {side} its buffer of {allocated}; could not prove that "
+                "it does not"
+            )
+        else:
+            where = f"{example[0]}: element offset {_offset_text(example[1], side, size, operand)}"
+            message = f"{operand.name} reaches {side} its buffer of {allocated}"
+        report.error(
+            "tile/bounds",
+            message,
+            span=operand.span,
+            where=where,
+            declared=operand.declared(),
+            contract=f"{PAGE}: an allocation must cover the layout's physical span",
+            help="guard the call so that the offset stays inside, or promise it with T.assume(…)",
+        )
+        return False
+    return True
+
+
+def _offset_text(value: int, side: str, size: Affine, operand: TensorOperand) -> str:
+    if side == "before":
+        return str(value)
+    bits = (size.constant or 0) + value
+    return str(bits // operand.dtype.bits)
+
+
+def _over_threads(call: TileCall, values: np.ndarray) -> Number:  # type: ignore[type-arg]
+    """Values of the active threads (or one for all) as a number of the cluster's threads."""
+    if values.size == 1:
+        return int(values[0])
+    whole = np.zeros(call.context.threads.total, dtype=np.int64)
+    whole[call.group.threads] = values
+    return whole
+
+
+def buffer_extent(call: TileCall, operand: TensorOperand) -> tuple[Affine, int] | None:
+    """(buffer's bits, bits of one of the view's elements); None where strides are run-time values."""
+    buffer = operand.buffer_type
+    bits = buffer.dtype.bits
+    layout = buffer.layout
+    if all(isinstance(e, int) for e in buffer.shape):
+        if layout is not None:
+            return Affine(layout.span(MEMORY_AXIS) * bits), operand.dtype.bits
+        count = int(np.prod([e for e in buffer.shape if isinstance(e, int)], dtype=np.int64))
+        return Affine(count * bits), operand.dtype.bits
+    if layout is None or isinstance(layout, ComposeLayout) or operand.dynamic_strides:
+        return None
+    pieces = dimensions(layout, buffer.shape)
+    if pieces is None:
+        return None
+    last = Affine(1)
+    for extent, iters in zip(buffer.shape, pieces):
+        if isinstance(extent, int):
+            last = last + sum((i.extent - 1) * max(0, i.stride) for i in iters)
+        elif iters[0].stride == 0:
+            return None  # a run-time stride, or a broadcast: the caller's tensor decides
+        else:
+            last = last + (call.evaluator.integer(extent) - 1).scaled(iters[0].stride)
+    return last.scaled(bits), operand.dtype.bits
+
+
+# --- memory
+
+
+def in_space(
+    call: TileCall, operand: TensorOperand, spaces: tuple[nodes.Space, ...], report: Report
+) -> bool:
+    if operand.space in spaces:
+        return True
+    report.error(
+        f"{call.family}/space",
+        f"{operand.name} is in {operand.space} memory, expected {' or '.join(spaces)}",
+        span=operand.span,
+        declared=operand.declared(),
+        contract=call.contract,
+    )
+    return False
+
+
+def contiguous(call: TileCall, laid: Walk, report: Report, *, row: int | None = None) -> bool:
+    """The elements of an atom (or of each run of ``row`` of them) are consecutive."""
+    places = laid.physical() if laid.period_multiple else laid.memory
+    length = row or places.shape[2]
+    runs = places.reshape(places.shape[0], places.shape[1], -1, length)
+    wrong = runs != runs[..., :1] + np.arange(length)
+    if not wrong.any() and not any(index.shape[2] > 1 for _, index in laid.dynamic):
+        return True
+    operand = laid.operand
+    where, message = None, f"{operand.name}: the {length} elements of an atom are not consecutive"
+    if wrong.any():
+        a, r, run, k = (int(i) for i in np.argwhere(wrong)[0])
+        element = run * length + k
+        where = laid.where((a, r, element))
+        message += (
+            f": element {k} lies {int(runs[a, r, run, k] - runs[a, r, run, 0])} elements after the "
+            f"first, expected {k}"
+        )
+    report.error(
+        f"{call.family}/contiguity",
+        message,
+        span=operand.span,
+        where=where,
+        declared=operand.declared(),
+        contract=call.contract,
+    )
+    return False
+
+
+def aligned(
+    call: TileCall, laid: Walk, required_bytes: int, report: Report, *, row: int | None = None
+) -> bool:
+    """Every atom (or run of ``row`` elements) starts at a multiple of ``required_bytes``."""
+    operand = laid.operand
+    declared = operand.buffer_type.align_bytes
+    if declared % required_bytes:
+        report.error(
+            f"{call.family}/alignment",
+            f"{operand.name} needs {required_bytes}-byte alignment, but {operand.view.buffer.name} "
+            f"is only known to be aligned to {declared} bytes",
+            span=operand.span,
+            declared=operand.declared(),
+            contract=call.contract,
+            help=f"declare align={required_bytes}, and pass tensors that are",
+        )
+        return False
+    size = operand.dtype.bytes
+    layout = operand.layout
+    places = laid.physical() if laid.period_multiple else laid.memory
+    if isinstance(layout, ComposeLayout) and not laid.period_multiple:
+        granule = (1 << layout.per_element) * size
+        if required_bytes > granule:
+            report.error(
+                f"{call.family}/alignment",
+                f"{operand.name} needs {required_bytes}-byte alignment, but its swizzle moves "
+                f"{granule}-byte pieces and its offset is not known to be whole swizzle periods",
+                span=operand.span,
+                declared=operand.declared(),
+                contract=call.contract,
+            )
+            return False
+    starts = places[..., :: row or places.shape[2]] * size
+    mod, rem = call.context.congruence(laid.symbolic.scaled(size))
+    for stride, index in laid.dynamic:
+        part_mod, part_rem = call.context.congruence(stride.scaled(size))
+        mod = int(np.gcd(mod, part_mod))
+        starts = starts + index[..., :1] * part_rem
+    if mod % required_bytes == 0:
+        if not isinstance(rem, int):
+            rem = rem[call.group.threads].reshape(-1, 1, 1)
+        wrong = (starts + rem) % required_bytes != 0
+        if not wrong.any():
+            return True
+        a, r, run = (int(i) for i in np.argwhere(wrong)[0])
+        left = int(((starts + rem) % required_bytes)[a, r, run])
+        message = (
+            f"{operand.name}: the address is {left} bytes above a multiple of {required_bytes}, "
+            f"expected {required_bytes}-byte alignment"
+        )
+        where: str | None = laid.where((a, r, run * (row or 1)))
+    else:
+        known = int(np.gcd(mod, required_bytes))
+        message = (
+            f"{operand.name} needs {required_bytes}-byte alignment; its offset of "
+            f"{laid.symbolic.scaled(size)} bytes is only known to be a multiple of {known}"
+        )
+        where = None
+    report.error(
+        f"{call.family}/alignment",
+        message,
+        span=operand.span,
+        where=where,
+        declared=operand.declared(),
+        contract=call.contract,
+        help="T.assume(n % … == 0) promises divisibility of a run-time value"
+        if where is None
+        else None,
+    )
+    return False
+
+
+# --- registers
+
+
+def owned(call: TileCall, laid: Walk, report: Report) -> bool:
+    """Every value belongs to the thread that executes, in one slot known at compile time."""
+    return _slots_static(call, laid, report) and _owners_match(
+        call, laid, _executing(call), _executing_cta(call), report
+    )
+
+
+def _executing(call: TileCall) -> np.ndarray:  # type: ignore[type-arg]
+    return (call.group.threads % call.group.per_cta).reshape(-1, 1, 1)
+
+
+def _executing_cta(call: TileCall) -> np.ndarray:  # type: ignore[type-arg]
+    return (call.group.threads // call.group.per_cta).reshape(-1, 1, 1)
+
+
+def owned_by(
+    call: TileCall,
+    laid: Walk,
+    tid: np.ndarray,  # type: ignore[type-arg]
+    report: Report,
+) -> bool:
+    """As ``owned``, for instructions that spread an atom over lanes: ``tid`` (broadcastable to the
+    walk) is the thread in the CTA that must own each element."""
+    return _owners_match(call, laid, tid, _executing_cta(call), report)
+
+
+def _slots_static(call: TileCall, laid: Walk, report: Report) -> bool:
+    operand = laid.operand
+    if laid.symbolic.terms or laid.dynamic or not laid.period_multiple:
+        report.error(
+            f"{call.family}/register-index",
+            f"{operand.name}: registers have no addresses, so its slot must be known at compile "
+            f"time; it depends on {laid.symbolic}",
+            span=operand.span,
+            declared=operand.declared(),
+            contract=call.contract,
+            help="unroll the loop (T.unroll) so that the index is a number",
+        )
+        return False
+    slots = laid.physical()
+    if slots.shape[0] > 1:
+        wrong = slots != slots[:1]
+        if wrong.any():
+            a, r, k = (int(i) for i in np.argwhere(wrong)[0])
+            report.error(
+                f"{call.family}/slot-per-thread",
+                f"{operand.name}: the register slot differs between threads: "
+                f"{call.group.describe(0)} uses slot {int(slots[0, r, k])}, "
+                f"{call.group.describe(a)} slot {int(slots[a, r, k])}",
+                span=operand.span,
+                where=laid.coordinate(r, k),
+                declared=operand.declared(),
+                contract=call.contract,
+                help="give the axis that tells threads apart an owner: 1@laneid, 1@warpid",
+            )
+            return False
+    return True
+
+
+def _owners_match(
+    call: TileCall,
+    laid: Walk,
+    tid: np.ndarray,  # type: ignore[type-arg]
+    cta: np.ndarray,  # type: ignore[type-arg]
+    report: Report,
+) -> bool:
+    operand, owners = laid.operand, laid.owners
+    present = {axis for axis in owners if axis in OWNER_WEIGHT}
+    for axis in present & OWNER_EXTENT.keys():
+        if int(owners[axis].max()) >= OWNER_EXTENT[axis] or int(owners[axis].min()) < 0:
+            report.error(
+                f"{call.family}/owner",
+                f"{operand.name}: {axis} reaches {int(owners[axis].max())}, there are "
+                f"{OWNER_EXTENT[axis]}",
+                span=operand.span,
+                declared=operand.declared(),
+                contract=call.contract,
+            )
+            return False
+    span = max(OWNER_SPAN[call.scope], _axes_span(present))
+    owner = sum((owners[a] * OWNER_WEIGHT[a] for a in present), np.zeros((1, 1, 1), np.int64))
+    expected = tid % span
+    wrong = np.broadcast_to(owner != expected, np.broadcast(owner, expected, laid.memory).shape)
+    if span > 1 and wrong.any():
+        a, r, k = (int(i) for i in np.argwhere(wrong)[0])
+        shown = np.broadcast_to(owner, wrong.shape)[a, r, k]
+        wanted = np.broadcast_to(expected, wrong.shape)[a, r, k]
+        report.error(
+            f"{call.family}/owner",
+            f"{operand.name}: the value belongs to {_owner_text(int(shown), span)}, expected "
+            f"{_owner_text(int(wanted), span)}",
+            span=operand.span,
+            where=laid.where((a, r, k)),
+            declared=operand.declared(),
+            contract=call.contract,
+            help=_owner_help(call, present),
+        )
+        return False
+    return _ctas_match(call, laid, cta, report)
+
+
+def _axes_span(present: set[str]) -> int:
+    """How many threads the layout's own axes tell apart."""
+    if present & {"warpid", "tx", "wgid"}:
+        return 1 << 20
+    if present & {"wid_in_wg", "tid_in_wg"}:
+        return 128
+    return 32 if "laneid" in present else 1
+
+
+def _owner_text(linear: int, span: int) -> str:
+    if span == 32:
+        return f"lane {linear}"
+    return f"warp {linear // 32} lane {linear % 32}" + (" of the warpgroup" if span == 128 else "")
+
+
+def _owner_help(call: TileCall, present: set[str]) -> str | None:
+    missing = {"warp": ("laneid",), "cta": ("warpid", "laneid"), "warpgroup": ("wid_in_wg", "laneid")}
+    wanted = missing.get(call.scope, ())
+    if present or not wanted:
+        return None
+    return "its layout names no owner; the group axes need strides " + ", ".join(
+        f"1@{axis}" for axis in wanted
+    )
+
+
+def _ctas_match(
+    call: TileCall,
+    laid: Walk,
+    cta: np.ndarray,  # type: ignore[type-arg]
+    report: Report,
+) -> bool:
+    cluster = tuple(call.launch.cluster or ()) + (1,) * (3 - len(call.launch.cluster or ()))
+    inner = cta
+    for axis, extent in zip(CTA_AXES, cluster):
+        expected = inner % extent
+        inner = inner // extent
+        if axis not in laid.owners and call.scope != "cluster":
+            continue
+        owner = laid.owners.get(axis, np.zeros((1, 1, 1), np.int64))
+        wrong = np.broadcast_to(owner != expected, np.broadcast(owner, expected, laid.memory).shape)
+        if wrong.any():
+            a, r, k = (int(i) for i in np.argwhere(wrong)[0])
+            report.error(
+                f"{call.family}/owner",
+                f"{laid.operand.name}: the value belongs to {axis} "
+                f"{int(np.broadcast_to(owner, wrong.shape)[a, r, k])}, expected "
+                f"{int(np.broadcast_to(expected, wrong.shape)[a, r, k])}",
+                span=laid.operand.span,
+                where=laid.where((a, r, k)),
+                declared=laid.operand.declared(),
+                contract=call.contract,
+            )
+            return False
+    return True
+
+
+def distinct_slots(call: TileCall, laid: Walk, report: Report) -> bool:
+    """No two coordinates of a destination share a register slot of one thread."""
+    slots = laid.physical()[0].reshape(-1)
+    order = np.argsort(slots, kind="stable")
+    same = np.flatnonzero(np.diff(slots[order]) == 0)
+    if same.size == 0:
+        return True
+    first, second = sorted((int(order[same[0]]), int(order[same[0] + 1])))
+    width = laid.memory.shape[2]
+    report.error(
+        f"{call.family}/overlap",
+        f"{laid.operand.name}: {laid.coordinate(*divmod(first, width))} and "
+        f"{laid.coordinate(*divmod(second, width))} are one register slot "
+        f"({int(slots[first])}), and both are written",
+        span=laid.operand.span,
+        declared=laid.operand.declared(),
+        contract=call.contract,
+        help="a destination has a slot for every coordinate; only inputs may be broadcast",
+    )
+    return False
+
+
+def scalar_destination(
+    call: TileCall, operand: ScalarOperand, report: Report, what: str = "a register tensor"
+) -> None:
+    report.error(
+        f"{call.family}/destination",
+        f"{operand.name} is written, so it must be {what}, not a scalar expression",
+        span=operand.span,
+        contract=call.contract,
+    )
+
+
+
+def repeat_coordinate(laid: Walk, repeat: int) -> tuple[int, ...]:
+    """The repeat's coordinate, for issues' messages."""
+    if not laid.repeat:
+        return ()
+    return tuple(int(i) for i in np.unravel_index(repeat, laid.repeat))

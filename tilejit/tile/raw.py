@@ -1,0 +1,377 @@
+"""Raw ``T.ptx`` calls: one instruction whose operands the author wrote one by one.
+
+A call's operands stand in PTX order. A brace group of several registers is an ``ir.Tuple``, or its
+registers one after another. The operands select the form among those with the spelling.
+
+Not here: tile operands (``tile.call``), what the instruction does (families).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilejit import dtypes
+from tilejit.errors import Report, Span
+from tilejit.ir import build, nodes
+from tilejit.ptx import spelling, types
+from tilejit.ptx.forms import Form, OperandSpec
+from tilejit.tile.family import (
+    Element,
+    Immediate,
+    Issue,
+    Memory,
+    NativeOperand,
+    Registers,
+    Step,
+    Value,
+    Variable,
+)
+
+KEYWORDS = ("pred", "preserve_dst")
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """``tile.apply`` and ``ptx`` calls taken apart."""
+
+    name: str
+    operands: tuple[nodes.Expr, ...]
+    keywords: dict[str, nodes.Keyword]
+
+
+def parse(call: nodes.Call) -> Parsed:
+    """The instruction name, operands and keywords of a call."""
+    name, operands, keywords = call.args
+    assert isinstance(name, nodes.Text) and isinstance(operands, nodes.Tuple)
+    assert isinstance(keywords, nodes.Tuple)
+    named = {k.name: k for k in keywords.items if isinstance(k, nodes.Keyword)}
+    return Parsed(name.value, operands.items, named)
+
+
+def written_variables(call: nodes.Call) -> tuple[nodes.Var, ...]:
+    """The scalar variables that a raw call overwrites."""
+    parsed = parse(call)
+    try:
+        forms = spelling.lookup(parsed.name)
+    except spelling.SpellingError:
+        forms = ()
+    written: dict[str, nodes.Var] = {}
+    for form in forms:
+        groups = group_operands(form, parsed.operands)
+        for spec, items in zip(form.operands, groups or ()):
+            if "w" in spec.direction and spec.kind != "addr":
+                written.update({i.name: i for i in items if isinstance(i, nodes.Var)})
+    return tuple(written.values())
+
+
+def is_sink(expr: nodes.Expr) -> bool:
+    """``T.ptx.SINK``: the text ``_`` or a static None."""
+    return (isinstance(expr, nodes.Text) and expr.value == "_") or (
+        isinstance(expr, nodes.Static) and expr.value is None
+    )
+
+
+def group_operands(
+    form: Form, operands: tuple[nodes.Expr, ...]
+) -> list[tuple[nodes.Expr, ...]] | None:
+    """The expressions of each of the form's operands; None when the counts do not fit."""
+    groups: list[tuple[nodes.Expr, ...]] = []
+    position = 0
+    for spec in form.operands:
+        if position >= len(operands):
+            if spec.optional:
+                break
+            return None
+        item = operands[position]
+        lanes = spec.lanes if spec.kind in ("reg", "pred") else 1
+        if isinstance(item, nodes.Tuple):
+            if len(item.items) != lanes:
+                return None
+            groups.append(item.items)
+            position += 1
+        else:
+            taken = operands[position : position + lanes]
+            if len(taken) != lanes or any(isinstance(t, nodes.Tuple) for t in taken):
+                return None
+            groups.append(taken)
+            position += lanes
+    return groups if position == len(operands) else None
+
+
+# --- check
+
+
+def choose(call: nodes.Call, forms: tuple[Form, ...], report: Report | None) -> Form | None:
+    """The form whose operands the call's fit; faults of the best candidate go to ``report``."""
+    parsed = parse(call)
+    best: Report | None = None
+    for form in forms:
+        groups = group_operands(form, parsed.operands)
+        if groups is None:
+            continue
+        trial = Report()
+        for spec, items in zip(form.operands, groups):
+            for item in items:
+                _check_item(form, spec, item, trial, call.span)
+        if not trial.failed:
+            return form
+        if best is None or len(trial.diagnostics) < len(best.diagnostics):
+            best = trial
+    if report is not None:
+        if best is not None:
+            report.diagnostics.extend(best.diagnostics)
+        else:
+            report.error(
+                "ptx/operands",
+                f"{parsed.name} was given {len(parsed.operands)} operands",
+                span=call.span,
+                help="it takes " + " or ".join(signature(form) for form in forms),
+            )
+    return None
+
+
+def signature(form: Form) -> str:
+    """``d: …, a: …`` of a form, for messages."""
+    parts = [f"{spec.name}: {types.describe(spec)}" for spec in form.operands]
+    return "(" + ", ".join(parts) + ")"
+
+
+def check(call: nodes.Call, forms: tuple[Form, ...], report: Report) -> None:
+    """Every fault of a raw call but its target."""
+    parsed = parse(call)
+    for name, keyword in parsed.keywords.items():
+        if name not in KEYWORDS:
+            report.error(
+                "ptx/unknown-keyword",
+                f"{parsed.name} has no keyword {name!r}",
+                span=keyword.span or call.span,
+                help="a raw instruction takes pred and preserve_dst; qualifiers are part of the opcode",
+            )
+    check_predication(parsed.keywords, forms, report, call.span, "ptx")
+    choose(call, forms, report)
+
+
+def check_predication(
+    keywords: dict[str, nodes.Keyword],
+    forms: tuple[Form, ...],
+    report: Report,
+    span: Span | None,
+    family: str,
+) -> None:
+    """``pred`` is a bool; ``preserve_dst`` is a static bool that needs pred and a register result."""
+    pred, preserve = keywords.get("pred"), keywords.get("preserve_dst")
+    if pred is not None and not is_sink(pred.value) and pred.value.type != nodes.BOOL:
+        report.error(
+            f"{family}/pred-type",
+            f"pred is {pred.value.type}, expected bool",
+            span=pred.span or span,
+            help="compare it with 0",
+        )
+    if preserve is None or not static_truth(preserve.value):
+        if preserve is not None and not isinstance(preserve.value, nodes.Const):
+            report.error(
+                f"{family}/static-keyword",
+                "preserve_dst must be known at compile time",
+                span=preserve.span or span,
+            )
+        return
+    if pred is None or is_sink(pred.value):
+        report.error(
+            f"{family}/preserve-dst",
+            "preserve_dst keeps the destination where pred is false, and there is no pred",
+            span=preserve.span or span,
+            help="give pred= or leave preserve_dst out",
+        )
+    if not any(s.kind == "reg" and "w" in s.direction for form in forms for s in form.operands):
+        report.error(
+            f"{family}/preserve-dst",
+            "preserve_dst needs a register result, and this instruction has none",
+            span=preserve.span or span,
+        )
+
+
+def static_truth(expr: nodes.Expr) -> bool:
+    return isinstance(expr, nodes.Const) and bool(expr.value)
+
+
+def _check_item(
+    form: Form, spec: OperandSpec, item: nodes.Expr, report: Report, span: Span | None
+) -> None:
+    where = item.span or span
+    if spec.kind == "imm":
+        if not (isinstance(item, nodes.Const) and item.type.dtype.is_integer):
+            report.error(
+                "ptx/immediate", f"{spec.name} of {form.spelling} is an integer known at compile time",
+                span=where,
+            )  # fmt: skip
+    elif spec.kind == "addr":
+        if not isinstance(pointed_type(item), nodes.PointerType) and not _is_shared_offset(
+            spec, item
+        ):
+            report.error(
+                "ptx/address", f"{spec.name} of {form.spelling} is a {item.type}, expected an address",
+                span=where, help="T.address_of(x) or x.ptr_to([…]) gives one",
+            )  # fmt: skip
+        else:
+            _check_space(form, spec, item, report, where)
+    elif "w" in spec.direction:
+        _check_destination(form, spec, item, report, where)
+    else:
+        check_scalar(form, spec, item, report, where, "ptx")
+
+
+def _is_shared_offset(spec: OperandSpec, item: nodes.Expr) -> bool:
+    """A uint32 is a shared address; a uint64 is a generic or global one."""
+    wanted = nodes.UINT32 if spec.space.startswith("shared") else nodes.UINT64
+    return item.type == wanted
+
+
+def pointed_type(item: nodes.Expr) -> nodes.Type:
+    """The type of an address operand, seen through ``T.ptx.addr(pointer, bytes)``."""
+    if isinstance(item, nodes.Call) and item.op == "ptx.addr":
+        return item.args[0].type
+    return item.type
+
+
+def _check_space(
+    form: Form, spec: OperandSpec, item: nodes.Expr, report: Report, span: Span | None
+) -> None:
+    type_ = pointed_type(item)
+    if isinstance(type_, nodes.PointerType) and spec.space:
+        family = spec.space.split("::")[0]
+        if type_.space != family:
+            report.error(
+                "ptx/space",
+                f"{spec.name} of {form.spelling} is an address in {spec.space} memory, "
+                f"got one in {type_.space}",
+                span=span,
+            )
+
+
+def _check_destination(
+    form: Form, spec: OperandSpec, item: nodes.Expr, report: Report, span: Span | None
+) -> None:
+    if is_sink(item):
+        if not spec.sinkable:
+            report.error("ptx/sink", f"{spec.name} of {form.spelling} cannot be _", span=span)
+        return
+    if not isinstance(item, (nodes.Var, nodes.Load)):
+        report.error(
+            "ptx/destination",
+            f"{spec.name} of {form.spelling} is written: give a variable or an element",
+            span=span,
+        )
+    elif not (isinstance(item.type, nodes.ScalarType) and types.accepts(spec, item.type.dtype)):
+        report.error(
+            "ptx/operand-type",
+            f"{spec.name} of {form.spelling} is {item.type}, expected {types.describe(spec)}",
+            span=span,
+        )
+
+
+def check_scalar(
+    form: Form,
+    spec: OperandSpec,
+    item: nodes.Expr,
+    report: Report,
+    span: Span | None,
+    family: str,
+) -> None:
+    """A scalar expression as a register that is read."""
+    if isinstance(item, nodes.Const) and isinstance(item.value, float):
+        if spec.kind == "reg" and types.scalar_type(spec.type) is None:
+            report.error(
+                f"{family}/ambiguous-literal",
+                f"{spec.name} of {form.spelling} takes bits, and {item.value} does not say how "
+                "they encode it",
+                span=span,
+                help='write T.bitcast(T.float32(…), "uint32")',
+            )
+            return
+    type_ = literal(spec, item).type
+    if isinstance(type_, nodes.PointerType):
+        bits = 32 if type_.space == "shared" else 64
+        if spec.kind == "reg" and spec.bits == bits and spec.type[0] in "bu":
+            return
+    if not (isinstance(type_, nodes.ScalarType) and types.accepts(spec, type_.dtype)):
+        report.error(
+            f"{family}/operand-type",
+            f"{spec.name} of {form.spelling} is {type_}, expected {types.describe(spec)}",
+            span=span,
+        )
+
+
+def literal(spec: OperandSpec, item: nodes.Expr) -> nodes.Expr:
+    """A literal in the operand's own type, when it has a value there; anything else as it is.
+
+    A literal's type beside an instruction is the instruction's: 2.0 is an f16 for ``add.f16``, and
+    1 is a uint64 for ``.b64``.
+    """
+    if not isinstance(item, nodes.Const) or spec.kind != "reg" or isinstance(item.value, bool):
+        return item
+    wanted = types.scalar_type(spec.type) or types.container_type(spec.type)
+    if wanted is None or item.type.dtype == wanted or types.accepts(spec, item.type.dtype):
+        return item
+    if wanted.is_float:
+        return build.const(float(item.value), wanted, span=item.span)
+    if isinstance(item.value, float):
+        return item
+    low, high = dtypes.integer_range(wanted)
+    if types.scalar_type(spec.type) is None:
+        low = -(1 << (wanted.bits - 1))  # bits: a negative literal means its two's complement
+    return build.const(item.value, wanted, span=item.span) if low <= item.value <= high else item
+
+
+# --- bind
+
+
+def bind(call: nodes.Call, form: Form) -> list[Step]:
+    """The one issue of a checked raw call."""
+    parsed = parse(call)
+    groups = group_operands(form, parsed.operands) or []
+    operands = tuple(_native(spec, items) for spec, items in zip(form.operands, groups))
+    pred = parsed.keywords.get("pred")
+    preserve = parsed.keywords.get("preserve_dst")
+    return [
+        Issue(
+            form,
+            operands,
+            None if pred is None or is_sink(pred.value) else pred.value,
+            preserve is not None and static_truth(preserve.value),
+            (),
+            call.span,
+        )
+    ]
+
+
+def _native(spec: OperandSpec, items: tuple[nodes.Expr, ...]) -> NativeOperand:
+    if spec.kind == "imm":
+        (item,) = items
+        assert isinstance(item, nodes.Const)
+        return Immediate(int(item.value))
+    if spec.kind == "addr":
+        return address(items[0], spec)
+    if "w" in spec.direction:
+        return Registers(tuple(_destination(item) for item in items))
+    return Registers(tuple(Value(literal(spec, item)) for item in items))
+
+
+def _destination(item: nodes.Expr) -> Variable | Element | None:
+    if is_sink(item):
+        return None
+    return Variable(item) if isinstance(item, nodes.Var) else Element(item)
+
+
+def address(item: nodes.Expr, spec: OperandSpec) -> Memory:
+    """A pointer, or pointer and byte offset, as a memory operand."""
+    offset = 0
+    if isinstance(item, nodes.Call) and item.op == "ptx.addr":
+        item, amount = item.args
+        assert isinstance(amount, nodes.Const)
+        offset = int(amount.value)
+    if isinstance(item.type, nodes.PointerType):
+        space = item.type.space
+    else:
+        space = "shared" if spec.space.startswith("shared") else "global"
+        item = nodes.Bitcast(item, nodes.PointerType(space), span=item.span)
+    return Memory(item, offset, space)

@@ -1,0 +1,737 @@
+"""What an expression is worth to the checker: ``evaluate`` maps IR expressions to abstract values.
+
+Integers give an ``Affine``, truth values a ``Cond``, everything else an ``Opaque`` that knows only how
+uniform it is. Operations that are not affine (``//``, ``%``, ``min``, products of unknowns, wrapping)
+give a *derived* symbol: one per distinct operation and operands, with a range and the inequalities
+that tie it to its operands.
+
+Not here: statements and control flow (``tile.facts``); proofs (``tile.affine``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+
+from tilejit import dtypes
+from tilejit.dtypes import DType
+from tilejit.ir import nodes
+from tilejit.tile.affine import (
+    CTA,
+    GRID,
+    HUGE,
+    THREAD,
+    WARP,
+    Affine,
+    Cond,
+    Context,
+    Number,
+    Symbol,
+    Threads,
+    conjunction,
+    disjunction,
+    enter,
+    exactly,
+    is_zero,
+    negation,
+    of_symbol,
+    settle,
+    unknown_truth,
+)
+
+MAX_EXTENT = 1 << 40
+"""No tensor has a dynamic size or stride above this: it would not fit the address space."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opaque:
+    """A value nothing is known of but its uniformity."""
+
+    level: int
+
+
+Value: TypeAlias = Affine | Cond | Opaque
+Environment: TypeAlias = dict[str, Value]
+
+
+def integer_bounds(dtype: DType) -> tuple[int, int]:
+    """Range of a type, cut to what the abstract arithmetic can hold."""
+    low, high = dtypes.integer_range(dtype)
+    return max(low, -HUGE), min(high, HUGE)
+
+
+@dataclass(slots=True)
+class Derived:
+    """The derived symbols of one function and the inequalities (each ≥ 0) that define them."""
+
+    made: dict[tuple[object, ...], list[tuple[Context, Affine, tuple[Affine, ...]]]] = field(
+        default_factory=dict
+    )
+    products: list[tuple[Affine, Affine, Affine]] = field(default_factory=list)
+    """(a, b, symbol of a·b), for bounds of ``x // b``."""
+
+    def get(
+        self,
+        key: tuple[object, ...],
+        context: Context,
+        make: Callable[[], tuple[Affine, tuple[Affine, ...]]],
+    ) -> tuple[Affine, tuple[Affine, ...]]:
+        """The symbol made for ``key`` where everything known at its making still holds, else new."""
+        candidates = self.made.setdefault(key, [])
+        for then, value, axioms in candidates:
+            if context.facts[: len(then.facts)] == then.facts:
+                if not bool((context.mask & ~then.mask).any()):
+                    return value, axioms
+        value, axioms = make()
+        candidates.append((context, value, axioms))
+        return value, axioms
+
+
+@dataclass(slots=True)
+class Evaluator:
+    """Evaluates expressions at one program point. ``context`` grows by the axioms of derived
+    symbols; read it back after evaluating."""
+
+    context: Context
+    env: Environment
+    derived: Derived
+    hardware: dict[str, Affine]
+
+    # --- entry points
+
+    def value(self, expr: nodes.Expr) -> Value:
+        match expr:
+            case nodes.Const():
+                return self._const(expr)
+            case nodes.Var(name=name):
+                found = self.env.get(name)
+                return found if found is not None else self.unknown(expr.type, name, GRID)
+            case nodes.HardwareId(name=name):
+                return self.hardware[name]
+            case nodes.Unary():
+                return self._unary(expr)
+            case nodes.Binary():
+                return self._binary(expr)
+            case nodes.Select():
+                return self._select(expr)
+            case nodes.Cast():
+                return self._cast(expr)
+            case nodes.Bitcast(operand=operand):
+                return self._bitcast(expr, operand)
+            case nodes.Load():
+                return self._load(expr)
+            case nodes.Address(offset_bytes=offset):
+                return Opaque(self.level(self.value(offset)))
+            case nodes.Call():
+                return self._call(expr)
+        return Opaque(GRID)
+
+    def integer(self, expr: nodes.Expr) -> Affine:
+        """The value of an integer (or bool) expression."""
+        value = self.value(expr)
+        if isinstance(value, Cond):
+            return self._cond_as_integer(value)
+        if isinstance(value, Opaque):
+            return self._fresh(expr.type, "value", value.level)
+        return value
+
+    def truth(self, expr: nodes.Expr) -> Cond:
+        value = self.value(expr)
+        if isinstance(value, Cond):
+            return value
+        if isinstance(value, Affine):
+            return negation(self.compare("eq", value, Affine()))
+        return unknown_truth(value.level)
+
+    def level(self, value: Value) -> int:
+        """Uniformity of a value over the threads of the context."""
+        if isinstance(value, Affine):
+            return self.context.uniformity(value)
+        if isinstance(value, Opaque):
+            return value.level
+        if value.elected:
+            return THREAD
+        level = value.level
+        for side in (value.may, value.must):
+            if isinstance(side, np.ndarray):
+                level = min(level, self.context.threads.array_level(side, self.context.mask))
+        return level
+
+    def unknown(self, type_: nodes.Type, name: str, level: int) -> Value:
+        """Any value of this type."""
+        if isinstance(type_, nodes.ScalarType):
+            if type_.dtype.kind == "bool":
+                return unknown_truth(level)
+            if type_.dtype.is_integer:
+                return self._fresh(type_, name, level)
+        return Opaque(level)
+
+    def _fresh(self, type_: nodes.Type, name: str, level: int) -> Affine:
+        dtype = type_.dtype if isinstance(type_, nodes.ScalarType) else dtypes.int64
+        low, high = integer_bounds(dtype) if not dtype.is_float else (-HUGE, HUGE)
+        return of_symbol(Symbol(name, low, high, level=level))
+
+    # --- leaves
+
+    def _const(self, expr: nodes.Const) -> Value:
+        if isinstance(expr.value, bool) or expr.type.dtype.kind == "bool":
+            return exactly(bool(expr.value))
+        if expr.type.dtype.is_integer:
+            return Affine(int(expr.value))
+        return Opaque(GRID)
+
+    def _load(self, expr: nodes.Load) -> Value:
+        level = min([GRID, *(self.level(self.value(i)) for i in expr.indices)])
+        level = min(level, self.level(self.value(expr.view.offset_elems)))
+        space = expr.view.space
+        if space == "local":
+            level = THREAD
+        elif space != "global":
+            level = min(level, CTA)
+        return self.unknown(expr.type, f"{expr.view.buffer.name}[…]", level)
+
+    def _call(self, expr: nodes.Call) -> Value:
+        level = min([GRID, *(self.level(self.value(a)) for a in expr.args)])
+        match expr.op:
+            case "cuda.elect_sync":
+                return Cond(self.context.mask, False, GRID, elected=True)
+            case "cuda.all_sync" | "cuda.any_sync" | "cuda.ballot_sync":
+                level = max(level, WARP)
+            case "cuda.shfl_idx":
+                # One lane's value, for the whole warp, when the lane is one for the whole warp.
+                lane = self.level(self.value(expr.args[1]))
+                level = max(level, WARP) if lane >= WARP else THREAD
+            case "bits.popc" | "bits.clz":
+                symbol = Symbol(expr.op, 0, 64, level=level)
+                return of_symbol(symbol)
+        return self.unknown(expr.type, expr.op, level)
+
+    # --- operators
+
+    def _unary(self, expr: nodes.Unary) -> Value:
+        if expr.op == "not":
+            return negation(self.truth(expr.operand))
+        operand = self.value(expr.operand)
+        if isinstance(operand, Opaque) or not expr.type.dtype.is_integer:
+            return self.unknown(expr.type, expr.op, self.level(operand))
+        operand = self.integer(expr.operand)
+        match expr.op:
+            case "neg":
+                return self._wrapped(-operand, expr.type.dtype)
+            case "invert":
+                return self._wrapped(-operand - 1, expr.type.dtype)
+        low, high = self.context.range(operand)
+        if low >= 0:
+            return operand
+        if high <= 0:
+            return self._wrapped(-operand, expr.type.dtype)
+        if operand.exact:
+            return Affine(settle(np.abs(np.asarray(operand.const))))
+        return self._between("abs", (operand,), 0, max(-low, high), f"abs({operand})")
+
+    def _binary(self, expr: nodes.Binary) -> Value:
+        op = expr.op
+        if op == "and":
+            return conjunction(self.truth(expr.lhs), self.truth(expr.rhs))
+        if op == "or":
+            return disjunction(self.truth(expr.lhs), self.truth(expr.rhs))
+        operand_type = expr.lhs.type
+        assert isinstance(operand_type, nodes.ScalarType)
+        if not operand_type.dtype.is_float and expr.type.dtype.kind == "bool":
+            if operand_type.dtype.kind == "bool":
+                return self._compare_truths(op, self.truth(expr.lhs), self.truth(expr.rhs))
+            return self.compare(op, self.integer(expr.lhs), self.integer(expr.rhs))
+        left, right = self.value(expr.lhs), self.value(expr.rhs)
+        if isinstance(left, Cond) and isinstance(right, Cond):
+            if op == "bitand":
+                return conjunction(left, right)
+            if op == "bitor":
+                return disjunction(left, right)
+            if op == "bitxor":
+                return self._compare_truths("ne", left, right)
+        if operand_type.dtype.is_float or not expr.type.dtype.is_integer:
+            return self.unknown(expr.type, op, min(self.level(left), self.level(right)))
+        return self.arithmetic(op, self.integer(expr.lhs), self.integer(expr.rhs), expr.type.dtype)
+
+    def arithmetic(self, op: str, a: Affine, b: Affine, dtype: DType) -> Affine:
+        """``a op b`` on integers of one type, wrapped at its width."""
+        try:
+            return self._wrapped(self._operate(op, a, b, dtype), dtype)
+        except OverflowError:
+            level = min(self.context.uniformity(a), self.context.uniformity(b))
+            low, high = integer_bounds(dtype)
+            return of_symbol(Symbol(f"({a} {op} {b})", low, high, level=level))
+
+    def _operate(self, op: str, a: Affine, b: Affine, dtype: DType) -> Affine:
+        match op:
+            case "add":
+                return a + b
+            case "sub":
+                return a - b
+            case "mul":
+                return self._product(a, b)
+            case "floordiv":
+                return self.divided(a, b)[0]
+            case "mod":
+                return self.divided(a, b)[1]
+            case "min":
+                return self.minimum(a, b)
+            case "max":
+                return -self.minimum(-a, -b)
+            case "shl" if b.exact:
+                return self._product(a, Affine(settle(1 << np.asarray(b.const))))
+            case "shr" if b.exact:
+                return self.divided(a, Affine(settle(1 << np.asarray(b.const))))[0]
+        return self._bitwise(op, a, b, dtype)
+
+    def _bitwise(self, op: str, a: Affine, b: Affine, dtype: DType) -> Affine:
+        if a.exact and b.exact and op in ("bitand", "bitor", "bitxor"):
+            function = {
+                "bitand": np.bitwise_and, "bitor": np.bitwise_or, "bitxor": np.bitwise_xor,
+            }[op]  # fmt: skip
+            return Affine(settle(np.asarray(function(np.asarray(a.const), np.asarray(b.const)))))
+        if op == "bitand":
+            for value, constant in ((a, b.constant), (b, a.constant)):
+                if constant is not None and constant >= 0 and (constant & (constant + 1)) == 0:
+                    return self.divided(value, Affine(constant + 1))[1]
+        low, high = integer_bounds(dtype)
+        (a_low, a_high), (b_low, b_high) = self.context.range(a), self.context.range(b)
+        if op == "bitand" and (a_low >= 0 or b_low >= 0):
+            low = 0
+            high = min(h for l, h in ((a_low, a_high), (b_low, b_high)) if l >= 0)
+        elif op in ("bitor", "bitxor") and a_low >= 0 and b_low >= 0:
+            low, high = 0, (1 << max(a_high.bit_length(), b_high.bit_length())) - 1
+        return self._between(op, (a, b), low, high, f"({a} {op} {b})")
+
+    def _product(self, a: Affine, b: Affine) -> Affine:
+        if a.exact:
+            return b.scaled(a.const)
+        if b.exact:
+            return a.scaled(b.const)
+        context = self.context
+        (a_low, a_high), (b_low, b_high) = context.range(a), context.range(b)
+        corners = [x * y for x in (a_low, a_high) for y in (b_low, b_high)]
+        level = min(context.uniformity(a), context.uniformity(b))
+        key = ("mul", *sorted([a.key(), b.key()], key=repr))
+
+        def make() -> tuple[Affine, tuple[Affine, ...]]:
+            (a_mod, a_rem), (b_mod, b_rem) = context.congruence(a), context.congruence(b)
+            mod = 1
+            if is_zero(a_rem) and is_zero(b_rem):
+                mod = max(1, a_mod) * max(1, b_mod)
+            symbol = Symbol(
+                f"({a})*({b})", max(min(corners), -HUGE), min(max(corners), HUGE),
+                mod=mod if mod < HUGE else 1, level=level,
+            )  # fmt: skip
+            product = of_symbol(symbol)
+            self.derived.products.append((a, b, product))
+            axioms = []
+            if a_low >= 1 and b_low >= 0:
+                axioms.append(product - b)
+            if b_low >= 1 and a_low >= 0:
+                axioms.append(product - a)
+            return product, tuple(axioms)
+
+        return self._derive(key, make)
+
+    def divided(self, a: Affine, b: Affine) -> tuple[Affine, Affine]:
+        """Floor quotient and remainder. Division by what may be zero gives unknowns."""
+        if b.constant is not None and b.constant > 0:
+            return self._divided_by_constant(a, b.constant)
+        if a.exact and b.exact and not bool((np.asarray(b.const) == 0).any()):
+            x, y = np.asarray(a.const), np.asarray(b.const)
+            return Affine(settle(np.asarray(x // y))), Affine(settle(np.asarray(x % y)))
+        return self._divided_by_unknown(a, b)
+
+    def _divided_by_constant(self, a: Affine, c: int) -> tuple[Affine, Affine]:
+        if c == 1:
+            return a, Affine()
+        if a.exact:
+            if isinstance(a.const, int):
+                return Affine(a.const // c), Affine(a.const % c)
+            return Affine(settle(a.const // c)), Affine(settle(a.const % c))
+        whole = {
+            s: k // c for s, k in a.terms.items() if is_zero(settle(np.asarray(k % c)))
+        }  # fmt: skip
+        rest = Affine(a.const % c, {s: k for s, k in a.terms.items() if s not in whole})
+        quotient = Affine(settle(np.asarray(a.const // c)), {s: _int(k) for s, k in whole.items()})
+        low, high = self.context.bounds(rest)
+        period = settle(np.asarray(low // c))
+        if bool((np.asarray(high // c) == period)[...].all()):
+            return quotient + Affine(period), rest - Affine(period).scaled(c)
+        inner, remainder = self._derived_division(rest, c)
+        return quotient + inner, remainder
+
+    def _derived_division(self, a: Affine, c: int) -> tuple[Affine, Affine]:
+        context = self.context
+        low, high = context.range(a)
+        level = context.uniformity(a)
+
+        def quotient() -> tuple[Affine, tuple[Affine, ...]]:
+            q = of_symbol(Symbol(f"({a})//{c}", low // c, high // c, level=level))
+            return q, (a - q.scaled(c), q.scaled(c) + (c - 1) - a)
+
+        q = self._derive(("floordiv", a.key(), c), quotient)
+        if context.divisible(a, c):
+            self.context = self.context.assuming((q.scaled(c) - a,))
+            return q, Affine()
+
+        def remainder() -> tuple[Affine, tuple[Affine, ...]]:
+            mod, rem = context.congruence(a)
+            shared = math.gcd(mod, c)
+            left = rem % shared if shared > 1 else 0
+            if not isinstance(left, int):
+                shared, left = 1, 0
+            r = of_symbol(
+                Symbol(
+                    f"({a})%{c}", left, c - max(1, shared) + left, mod=max(1, shared), rem=left,
+                    level=level, modulo_of=(a, c),
+                )
+            )  # fmt: skip
+            whole = q.scaled(c) + r
+            return r, (a - whole, whole - a)
+
+        return q, self._derive(("mod", a.key(), c), remainder)
+
+    def _divided_by_unknown(self, a: Affine, b: Affine) -> tuple[Affine, Affine]:
+        context = self.context
+        (a_low, a_high), (b_low, b_high) = context.range(a), context.range(b)
+        level = min(context.uniformity(a), context.uniformity(b))
+        positive = b_low >= 1 or context.prove_nonnegative(b - 1)
+        largest = max(abs(a_low), abs(a_high)) + 1
+        widest = max(abs(b_low), abs(b_high))
+
+        def quotient() -> tuple[Affine, tuple[Affine, ...]]:
+            if not positive:
+                return of_symbol(Symbol(f"({a})//({b})", -largest, largest, level=level)), ()
+            low = a_low if a_low < 0 else a_low // b_high
+            high = a_high // max(1, b_low) if a_high >= 0 else -1
+            q = of_symbol(Symbol(f"({a})//({b})", low, high, level=level))
+            axioms = [a - q] if a_low >= 0 else []
+            # x < count·b gives x // b < count.
+            for count, divisor, product in self._factors(b):
+                if divisor.key() == b.key() and context.prove_nonnegative(product - a - 1):
+                    axioms.append(count - q - 1)
+            return q, tuple(axioms)
+
+        def remainder() -> tuple[Affine, tuple[Affine, ...]]:
+            if not positive:
+                return of_symbol(Symbol(f"({a})%({b})", -widest, widest, level=level)), ()
+            r = of_symbol(Symbol(f"({a})%({b})", 0, max(0, b_high - 1), level=level))
+            return r, (b - r - 1, *([a - r] if a_low >= 0 else []))
+
+        return (
+            self._derive(("floordiv", a.key(), b.key()), quotient),
+            self._derive(("mod", a.key(), b.key()), remainder),
+        )
+
+    def _factors(self, b: Affine) -> list[tuple[Affine, Affine, Affine]]:
+        """(count, divisor, count·divisor) of every known product with ``b``, and static multiples."""
+        known = [(x, y, p) for x, y, p in self.derived.products]
+        known += [(y, x, p) for x, y, p in self.derived.products]
+        for fact in self.context.facts:
+            for symbol, coefficient in fact.terms.items():
+                if list(b.terms) == [symbol] and isinstance(coefficient, int) and coefficient > 0:
+                    known.append((Affine(coefficient), b, b.scaled(coefficient)))
+        return known
+
+    def minimum(self, a: Affine, b: Affine) -> Affine:
+        if a.exact and b.exact:
+            return Affine(settle(np.asarray(np.minimum(a.const, b.const))))
+        context = self.context
+        if context.prove_nonnegative(b - a, 2):
+            return a
+        if context.prove_nonnegative(a - b, 2):
+            return b
+        (a_low, a_high), (b_low, b_high) = context.range(a), context.range(b)
+        level = min(context.uniformity(a), context.uniformity(b))
+
+        def make() -> tuple[Affine, tuple[Affine, ...]]:
+            low, high = min(a_low, b_low), min(a_high, b_high)
+            for floor in (1, 0):
+                # Interval ends forget facts: both sides proved ≥ floor makes the minimum so.
+                if low < floor and all(context.prove_nonnegative(x - floor) for x in (a, b)):
+                    low = floor
+            mod, rem = common_congruence([(context, a), (context, b)])
+            symbol = Symbol(f"min({a}, {b})", low, max(low, high), mod=mod, rem=rem, level=level)
+            m = of_symbol(symbol)
+            return m, (a - m, b - m)
+
+        first, second = sorted((a.key(), b.key()), key=repr)
+        return self._derive(("min", first, second), make)
+
+    # --- comparisons
+
+    def compare(self, op: str, a: Affine, b: Affine) -> Cond:
+        try:
+            match op:
+                case "lt":
+                    return self._at_least_zero(b - a - 1)
+                case "le":
+                    return self._at_least_zero(b - a)
+                case "gt":
+                    return self._at_least_zero(a - b - 1)
+                case "ge":
+                    return self._at_least_zero(a - b)
+                case "eq":
+                    return self._is_zero(a - b)
+                case "ne":
+                    return negation(self._is_zero(a - b))
+        except OverflowError:
+            pass
+        return unknown_truth(min(self.context.uniformity(a), self.context.uniformity(b)))
+
+    def _at_least_zero(self, difference: Affine) -> Cond:
+        low, high = self.context.bounds(difference)
+        may, must = np.asarray(high) >= 0, np.asarray(low) >= 0
+        if not difference.exact and not must.any() and self.context.prove_nonnegative(difference, 2):
+            must = may = np.asarray(True)
+        level = GRID if difference.exact else self.context.uniformity(difference)
+        return Cond(_flat(may), _flat(must), level, False, (difference,), (-difference - 1,))
+
+    def _is_zero(self, difference: Affine) -> Cond:
+        low, high = self.context.bounds(difference)
+        if difference.exact:
+            return exactly(_flat(np.asarray(difference.const) == 0))
+        may = (np.asarray(low) <= 0) & (np.asarray(high) >= 0)
+        mod, rem = self.context.congruence(difference)
+        if mod > 1:
+            may = may & (np.asarray(rem % mod) == 0)
+        congruent: tuple[tuple[Affine, int, int], ...] = ()
+        if len(difference.terms) == 1 and isinstance(difference.const, int):
+            ((symbol, coefficient),) = difference.terms.items()
+            if symbol.modulo_of is not None and coefficient in (1, -1):
+                value, size = symbol.modulo_of
+                rest = difference.const * (-1 if coefficient == 1 else 1)
+                congruent = ((value, size, rest),)
+        return Cond(
+            _flat(may), False, self.context.uniformity(difference), False,
+            (difference, -difference), (), congruent, (),
+        )  # fmt: skip
+
+    def _compare_truths(self, op: str, a: Cond, b: Cond) -> Cond:
+        same = disjunction(conjunction(a, b), conjunction(negation(a), negation(b)))
+        if op == "eq":
+            return same
+        if op == "ne":
+            return negation(same)
+        return self.compare(op, self._cond_as_integer(a), self._cond_as_integer(b))
+
+    # --- selection and conversion
+
+    def _select(self, expr: nodes.Select) -> Value:
+        cond = self.truth(expr.condition)
+        if cond.always_true:
+            return self.value(expr.if_true)
+        if cond.always_false:
+            return self.value(expr.if_false)
+        before = self.context
+        self.context = yes = enter(before, cond)
+        if_true = self.value(expr.if_true)
+        self.context = no = enter(before, negation(cond))
+        if_false = self.value(expr.if_false)
+        self.context = before
+        return self.join(cond, (yes, if_true), (no, if_false), expr.type, "select")
+
+    def join(
+        self,
+        cond: Cond,
+        a: tuple[Context, Value],
+        b: tuple[Context, Value],
+        type_: nodes.Type,
+        name: str,
+    ) -> Value:
+        """The first value where ``cond`` holds, else the second; each with the context it is of."""
+        (_, first), (_, second) = a, b
+        if first is second:
+            return first
+        if isinstance(first, Cond) and isinstance(second, Cond):
+            return disjunction(conjunction(cond, first), conjunction(negation(cond), second))
+        level = min(self.level(cond), self.level(first), self.level(second))
+        if isinstance(first, Affine) and isinstance(second, Affine):
+            if first.key() == second.key():
+                return first
+            if cond.exact:
+                return _merged(np.asarray(cond.may), first, second)
+            return hull([(a[0], first), (b[0], second)], name, level)
+        return self.unknown(type_, name, level)
+
+    def _cast(self, expr: nodes.Cast) -> Value:
+        operand = self.value(expr.operand)
+        target = expr.type.dtype
+        if target.kind == "bool":
+            return self.truth(expr.operand)
+        if not target.is_integer:
+            return Opaque(self.level(operand))
+        if isinstance(operand, Cond):
+            return self._cond_as_integer(operand)
+        if isinstance(operand, Affine):
+            return self._wrapped(operand, target)
+        return self.unknown(expr.type, "cast", operand.level)
+
+    def _bitcast(self, expr: nodes.Bitcast, operand: nodes.Expr) -> Value:
+        value = self.value(operand)
+        if isinstance(value, Affine) and isinstance(expr.type, nodes.ScalarType):
+            if expr.type.dtype.is_integer:
+                return self._wrapped(value, expr.type.dtype)
+        return self.unknown(expr.type, "bitcast", self.level(value))
+
+    def _cond_as_integer(self, cond: Cond) -> Affine:
+        if cond.exact:
+            return Affine(settle(np.asarray(cond.may).astype(np.int64)))
+        return of_symbol(Symbol("bool", 0, 1, level=self.level(cond)))
+
+    def _wrapped(self, value: Affine, dtype: DType) -> Affine:
+        """The value as the type holds it: unchanged when it provably fits."""
+        low, high = dtypes.integer_range(dtype)
+        if value.exact:
+            return _wrap_exact(value, low, high)
+        least, greatest = self.context.range(value)
+        if low <= least and greatest <= high:
+            return value
+        if (low <= least or self.context.prove_nonnegative(value - low)) and (
+            greatest <= high or self.context.prove_nonnegative(-value + high)
+        ):
+            return value
+        low, high = integer_bounds(dtype)
+        return self._between(
+            f"wrap {dtype.name}", (value,), low, high, f"({value}, may wrap in {dtype.name})"
+        )
+
+    # --- derived symbols
+
+    def _between(
+        self, op: str, operands: tuple[Affine, ...], low: int, high: int, name: str
+    ) -> Affine:
+        level = min(self.context.uniformity(o) for o in operands)
+        key = (op, *(o.key() for o in operands))
+        return self._derive(
+            key, lambda: (of_symbol(Symbol(name, low, high, level=level)), ())
+        )
+
+    def _derive(
+        self, key: tuple[object, ...], make: Callable[[], tuple[Affine, tuple[Affine, ...]]]
+    ) -> Affine:
+        value, axioms = self.derived.get(key, self.context, make)
+        missing = [a for a in axioms if not any(a is fact for fact in self.context.facts)]
+        if missing:
+            self.context = self.context.assuming(missing)
+        return value
+
+
+def hull(values: list[tuple[Context, Affine]], name: str, level: int) -> Affine:
+    """A new symbol that covers all the values, each ranged in its own context."""
+    ranges = [context.range(value) for context, value in values]
+    low = max(min(r[0] for r in ranges), -HUGE)
+    high = min(max(r[1] for r in ranges), HUGE)
+    mod, rem = common_congruence(values)
+    return of_symbol(Symbol(name, low, high, mod=mod, rem=rem, level=level))
+
+
+def common_congruence(values: list[tuple[Context, Affine]]) -> tuple[int, int]:
+    """(mod, rem) that all the values share in every thread of their contexts; mod 1: nothing."""
+    mod, first = 0, None
+    for context, value in values:
+        m, r = context.congruence(value)
+        residues = np.asarray(r)
+        residues = residues[context.mask] if residues.ndim else residues.reshape(1)
+        if residues.size == 0:
+            continue
+        first = int(residues[0]) if first is None else first
+        mod = math.gcd(mod, m, int(np.gcd.reduce(np.abs(residues - first))))
+    if first is None or mod == 0 or mod >= HUGE:
+        return 1, 0
+    return mod, first % mod
+
+
+def _int(value: Number) -> Number:
+    return value if isinstance(value, int) else settle(value)
+
+
+def _flat(values: np.ndarray) -> bool | np.ndarray:  # type: ignore[type-arg]
+    if values.ndim == 0:
+        return bool(values)
+    return values
+
+
+def _wrap_exact(value: Affine, low: int, high: int) -> Affine:
+    size = high - low + 1
+    if isinstance(value.const, int):
+        return value if low <= value.const <= high else Affine((value.const - low) % size + low)
+    if bool(((value.const < low) | (value.const > high)).any()) and size < HUGE:
+        return Affine(settle((value.const - low) % size + low))
+    return value
+
+
+def _merged(chosen: np.ndarray, a: Affine, b: Affine) -> Affine:  # type: ignore[type-arg]
+    def pick(x: Number, y: Number) -> Number:
+        return settle(np.where(chosen, np.asarray(x), np.asarray(y)).astype(np.int64))
+
+    symbols = {**a.terms, **b.terms}
+    terms = {s: pick(a.terms.get(s, 0), b.terms.get(s, 0)) for s in symbols}
+    return Affine(pick(a.const, b.const), {s: c for s, c in terms.items() if not is_zero(c)})
+
+
+def launch_values(
+    threads: Threads, launch: nodes.LaunchConfig, grid: tuple[Affine, ...]
+) -> tuple[dict[str, Affine], tuple[Affine, ...]]:
+    """The hardware ids of a launch, and the inequalities between them. ``grid`` x first."""
+    block = tuple(launch.block) + (1,) * (3 - len(launch.block))
+    cluster = tuple(launch.cluster or ()) + (1,) * (3 - len(launch.cluster or ()))
+    thread = np.arange(threads.total, dtype=np.int64)
+    rank, tid = thread // threads.per_cta, thread % threads.per_cta
+    ids: dict[str, Affine] = {}
+    facts: list[Affine] = []
+
+    def put(name: str, values: Number) -> None:
+        ids[name] = Affine(settle(values))
+
+    for position, (name, extent) in enumerate(
+        (("tid", tid), ("laneid", tid % 32), ("warpid", tid // 32), ("warpgroupid", tid // 128),
+         ("warp_in_warpgroup", tid // 32 % 4), ("tid_in_warpgroup", tid % 128),
+         ("cluster_ctarank", rank))
+    ):  # fmt: skip
+        put(name, extent)
+    inner_tid, inner_rank = tid, rank
+    for position, axis in enumerate("xyz"):
+        put(f"tid.{axis}", inner_tid % block[position])
+        put(f"ntid.{axis}", block[position])
+        put(f"cluster_ctaid.{axis}", inner_rank % cluster[position])
+        put(f"cluster_nctaid.{axis}", cluster[position])
+        inner_tid, inner_rank = inner_tid // block[position], inner_rank // cluster[position]
+        count, known = _grid_axis(grid, launch, position)
+        ids[f"nctaid.{axis}"] = count
+        per = cluster[position]
+        highest = known if known is not None else launch.grid_bound[position]
+        clusters = max(1, highest // per)
+        level = GRID if clusters == 1 and known is not None else 4
+        symbol = Symbol(
+            f"clusterid.{axis}" if per > 1 else f"ctaid.{axis}", 0, clusters - 1, level=level,
+            attained=known is not None,
+        )  # fmt: skip
+        ids[f"clusterid.{axis}"] = of_symbol(symbol) if clusters > 1 else Affine()
+        ids[f"ctaid.{axis}"] = (
+            ids[f"clusterid.{axis}"].scaled(per) + ids[f"cluster_ctaid.{axis}"]
+        )
+        ids[f"nclusterid.{axis}"] = Affine(clusters) if known is not None else of_symbol(
+            Symbol(f"nclusterid.{axis}", 1, clusters, level=GRID)
+        )
+        if known is None:
+            facts.append(count - ids[f"ctaid.{axis}"] - 1)
+    return ids, tuple(facts)
+
+
+def _grid_axis(
+    grid: tuple[Affine, ...], launch: nodes.LaunchConfig, position: int
+) -> tuple[Affine, int | None]:
+    """Number of CTAs along an axis, and that number when it is static."""
+    if launch.grid is None:
+        bound = launch.grid_bound[position]
+        return of_symbol(Symbol(f"nctaid.{'xyz'[position]}", 1, bound, level=GRID)), None
+    if position >= len(grid):
+        return Affine(1), 1
+    return grid[position], grid[position].constant
