@@ -7,7 +7,7 @@ A *bit container* is the unsigned integer of the same width: the contract's b8, 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 Kind = Literal["bool", "int", "uint", "float"]
 
@@ -40,6 +40,10 @@ class DType:
     @property
     def is_signed(self) -> bool:
         return self.kind in ("int", "float")
+
+    def __call__(self, value: Any) -> Any:
+        """In a kernel ``T.uint32(x)`` converts ``x``; outside it is an error that says so."""
+        raise TypeError(f"T.{self.name}(x) converts inside a kernel only; here use an argument")
 
     def __str__(self) -> str:
         return self.name

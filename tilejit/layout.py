@@ -16,9 +16,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TypeAlias
+from typing import NoReturn, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +39,8 @@ class LayoutError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Iter:
+    """``extent`` steps of ``stride`` positions along ``axis`` (elements for ``m``)."""
+
     extent: int
     stride: int
     axis: str = MEMORY_AXIS
@@ -52,9 +54,17 @@ class Iter:
 
 @dataclass(frozen=True, slots=True)
 class TileLayout:
+    """Shard iters, replica iters, and a constant offset per axis (kept sorted and without zeros)."""
+
     shard: tuple[Iter, ...]
     replica: tuple[Iter, ...] = ()
     offset: tuple[tuple[str, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        for axis, _ in self.offset:
+            if axis not in AXES:
+                raise LayoutError(f"unknown axis {axis!r} in an offset; known: {', '.join(AXES)}")
+        object.__setattr__(self, "offset", normal_offset(dict(self.offset)))
 
     @property
     def size(self) -> int:
@@ -79,8 +89,12 @@ class TileLayout:
                 last += (i.extent - 1) * i.stride
         return last + 1
 
+    def spread(self) -> TileLayout:
+        """The replicas as ordinary innermost iters: one logical element for every stored copy."""
+        return TileLayout(self.shard + self.replica, (), self.offset) if self.replica else self
 
-@lru_cache(maxsize=4096)
+
+@lru_cache(maxsize=1024)
 def _tile_positions(layout: TileLayout, shape: tuple[int, ...]) -> Mapping[str, IntArray]:
     if math.prod(shape) != layout.size:
         raise LayoutError(
@@ -147,15 +161,27 @@ class ComposeLayout:
 
     def positions(self, shape: tuple[int, ...]) -> Mapping[str, IntArray]:
         """As TileLayout.positions, with ``m`` swizzled."""
-        return {**self.tile.positions(shape), MEMORY_AXIS: self.swizzle(self.tile.positions(shape)[MEMORY_AXIS])}
+        return _compose_positions(self, shape)
 
     def span(self, axis: str = MEMORY_AXIS) -> int:
-        """Storage positions needed: for axis ``m`` whole swizzle periods up to the largest address
-        that the swizzle can reach."""
+        """Storage positions needed along ``axis``: largest position + 1, gaps, replicas and what the
+        swizzle reaches included."""
         if axis != MEMORY_AXIS:
             return self.tile.span(axis)
-        largest = self.tile.positions((self.size,))[MEMORY_AXIS]
-        return int(self.swizzle(largest).max()) + 1
+        return int(self.spread().positions((self.spread().size,))[MEMORY_AXIS].max()) + 1
+
+    def spread(self) -> ComposeLayout:
+        """As TileLayout.spread."""
+        return replace(self, tile=self.tile.spread())
+
+
+@lru_cache(maxsize=1024)
+def _compose_positions(layout: ComposeLayout, shape: tuple[int, ...]) -> Mapping[str, IntArray]:
+    positions = dict(layout.tile.positions(shape))
+    swizzled = layout.swizzle(positions[MEMORY_AXIS])
+    swizzled.flags.writeable = False
+    positions[MEMORY_AXIS] = swizzled
+    return positions
 
 
 Layout: TypeAlias = TileLayout | ComposeLayout
@@ -189,15 +215,16 @@ class _Parser:
         self.text = text
         self.tokens: list[tuple[str, int]] = []
         position = 0
+        self.index = 0
         while text[position:].strip():
             match = _TOKEN.match(text, position)
             if match is None:
-                self.fail(f"unexpected {text[position:].strip()[0]!r}", position)
+                blank = len(text[position:]) - len(text[position:].lstrip())
+                self.fail(f"unexpected {text[position + blank]!r}", position + blank)
             self.tokens.append((match[0].strip(), match.end() - len(match[0].strip())))
             position = match.end()
-        self.index = 0
 
-    def fail(self, message: str, position: int | None = None) -> None:
+    def fail(self, message: str, position: int | None = None) -> NoReturn:
         if position is None:
             done = self.index >= len(self.tokens)
             position = len(self.text) if done else self.tokens[self.index][1]
@@ -232,9 +259,12 @@ class _Parser:
         while self.peek() in ("*", "//", "%"):
             operator = self.take()
             right = self.factor()
-            if operator != "*" and right == 0:
+            if operator == "*":
+                value *= right
+                continue
+            if right == 0:
                 self.fail("division by zero")
-            value = value * right if operator == "*" else value // right if operator == "//" else value % right
+            value = value // right if operator == "//" else value % right
         return value
 
     def factor(self) -> int:
@@ -250,16 +280,38 @@ class _Parser:
         return int(self.take())
 
     def axis(self) -> str:
-        return self.take() if self.accept("@") else MEMORY_AXIS
+        if not self.accept("@"):
+            return MEMORY_AXIS
+        axis = self.peek()
+        if axis not in AXES:
+            self.fail(f"unknown axis {axis!r}; known: {', '.join(AXES)}")
+        return self.take()
 
     # lists
 
-    def items(self) -> list[tuple[int, str]]:
-        self.take("(")
+    def extents(self) -> list[int]:
+        """``(a, b)`` or ``a``."""
+        if not self.accept("("):
+            return [self.extent()]
+        found: list[int] = []
+        while not self.accept(")"):
+            found.append(self.extent())
+            if self.peek() != ")":
+                self.take(",")
+        return found
+
+    def extent(self) -> int:
+        value = self.integer()
+        if self.peek() == "@":
+            self.fail("an axis belongs to a stride, after the colon")
+        return value
+
+    def strides(self) -> list[tuple[int, str]]:
+        if not self.accept("("):
+            return [(self.integer(), self.axis())]
         found: list[tuple[int, str]] = []
         while not self.accept(")"):
-            value = self.integer()
-            found.append((value, self.axis()))
+            found.append((self.integer(), self.axis()))
             if self.peek() != ")":
                 self.take(",")
         return found
@@ -267,26 +319,25 @@ class _Parser:
     def group(self) -> tuple[Iter, ...]:
         """``(extents)[:(strides)]`` or ``extent:stride``."""
         start = self.tokens[self.index][1] if self.index < len(self.tokens) else 0
-        if self.peek() == "(":
-            extents = self.items()
-        else:
-            extents = [(self.integer(), MEMORY_AXIS)]
-        if self.accept(":"):
-            if self.peek() == "(":
-                strides = self.items()
-            else:
-                value = self.integer()
-                strides = [(value, self.axis())]
-        else:
-            dense = row_major(tuple(e for e, _ in extents)) if extents else None
-            strides = [(i.stride, MEMORY_AXIS) for i in dense.shard] if dense else []
+        return self.joined(self.extents(), start)
+
+    def joined(self, extents: list[int], start: int) -> tuple[Iter, ...]:
+        """Extents with the strides that follow, or row-major ones; ``start`` is for the caret."""
+        if not self.accept(":"):
+            return row_major(tuple(extents)).shard if extents else ()
+        strides = self.strides()
         if len(extents) != len(strides):
             self.fail(f"{len(extents)} extents but {len(strides)} strides", start)
-        return tuple(Iter(e, s, a) for (e, _), (s, a) in zip(extents, strides))
+        return tuple(Iter(e, s, a) for e, (s, a) in zip(extents, strides))
 
     def bracketed(self) -> tuple[Iter, ...]:
+        """``[group]``, and ``[8, 4]`` for ``[(8, 4)]``."""
         self.take("[")
-        iters = self.group()
+        start = self.tokens[self.index][1] if self.index < len(self.tokens) else 0
+        extents = self.extents()
+        while self.accept(","):
+            extents.append(self.extent())
+        iters = self.joined(extents, start)
         self.take("]")
         return iters
 
@@ -382,19 +433,28 @@ class Collision:
 
 
 def find_collision(layout: Layout, shape: tuple[int, ...]) -> Collision | None:
-    """None when the layout is injective on ``shape``; else the first two colliding coordinates."""
-    positions = layout.positions(shape)
-    axes = sorted(positions)
-    rows = np.stack([positions[a].reshape(-1) for a in axes], axis=1)
-    _, first_index, inverse = np.unique(rows, axis=0, return_index=True, return_inverse=True)
-    if len(first_index) == len(rows):
+    """None when the layout is injective on ``shape``; else the first coordinate that collides and
+    the earlier one it collides with. Replicas count: no copy may lie on another element's.
+    """
+    layout.positions(shape)  # refuses a shape of another size
+    spread = layout.spread()
+    copies = spread.size // layout.size
+    positions = spread.positions((spread.size,))
+    # One integer per stored copy: mixed radix over the axes, which sorts far faster than rows.
+    key = np.zeros(spread.size, dtype=np.int64)
+    for values in positions.values():
+        low = int(values.min())
+        key = key * (int(values.max()) - low + 1) + (values - low)
+    _, first_index, inverse = np.unique(key, return_index=True, return_inverse=True)
+    element = np.arange(spread.size) // copies
+    earlier = first_index[inverse] // copies
+    clashes = np.flatnonzero(earlier != element)
+    if len(clashes) == 0:
         return None
-    owner = first_index[inverse.reshape(-1)]
-    second = int(np.flatnonzero(owner != np.arange(len(rows)))[0])
-    first = int(owner[second])
+    second = int(clashes[0])
 
     def coordinate(flat: int) -> tuple[int, ...]:
         return tuple(int(c) for c in np.unravel_index(flat, shape))
 
-    where = tuple((a, int(rows[second, k])) for k, a in enumerate(axes))
-    return Collision(coordinate(first), coordinate(second), where)
+    where = tuple((a, int(positions[a][second])) for a in sorted(positions))
+    return Collision(coordinate(int(earlier[second])), coordinate(second // copies), where)

@@ -24,14 +24,13 @@ from typing import Any, cast, overload
 from tilejit import cuda, frontend, sim
 from tilejit.errors import LaunchError, fault
 from tilejit.families import FAMILIES
-from tilejit.ir import script, wellformed
+from tilejit.ir import script
 from tilejit.ir.signature import Signature
-from tilejit.runtime import cache, nvrtc, sass
+from tilejit.runtime import cache, nvrtc, sass, torch_glue
 from tilejit.runtime.artifact import Artifact, Resources
 from tilejit.runtime.encoding import digest
 from tilejit.runtime.jit import JitFunction
 from tilejit.runtime.variant import Lowered, Options, Source
-from tilejit.sim.memory import GlobalBuffer
 from tilejit.tile import checker
 
 _TEXTS_REMEMBERED = 64
@@ -65,7 +64,6 @@ class Pipeline:
             function = lowered.function
             if options:
                 function = replace(function, launch=replace(function.launch, **dict(options)))
-            wellformed.verify(function)
         return Lowered(function, lowered.captured, lowered.sources)
 
     def check(self, lowered: Lowered) -> checker.Checked:
@@ -113,7 +111,7 @@ class Pipeline:
             ptx=compiled.ptx,
             cuda=source.text,
             log=compiled.log,
-            params=tuple(source.params),
+            params=tuple(var.name for var in source.params),
             dynamic_shared_bytes=source.dynamic_smem_bytes,
             resources=Resources(
                 registers=r.registers,
@@ -125,7 +123,9 @@ class Pipeline:
             ),
             key=key,
             keyed_on=keyed_on,
-            origin=f"compiled by NVRTC {nvrtc.version()}" if fresh else "same text as another variant",
+            origin=f"compiled by NVRTC {nvrtc.version()}"
+            if fresh
+            else "same text as another variant",
         )
 
     def _compile_text(self, source: cuda.Source, target: str) -> tuple[nvrtc.Compiled, bool]:
@@ -225,7 +225,7 @@ def _keep(artifact: Artifact, lowered: Lowered) -> None:
 # --- CPU tensors as the simulator's global memory
 
 
-def global_buffer(name: str, tensor: Any) -> GlobalBuffer:
+def global_buffer(name: str, tensor: Any) -> sim.GlobalBuffer:
     """The bytes from a CPU tensor's first to its last element, shared, at its own address.
 
     Bytes between its elements (a strided view) are marked as not the kernel's.
@@ -242,7 +242,8 @@ def global_buffer(name: str, tensor: Any) -> GlobalBuffer:
         mask = torch.zeros(span, dtype=torch.bool)
         mask.as_strided(tensor.shape, tensor.stride()).fill_(True)
         valid = mask.repeat_interleave(size).numpy()
-    return GlobalBuffer(name, window.numpy(), tensor.data_ptr(), valid)
+    dtype = torch_glue.dtype_of(tensor)
+    return sim.GlobalBuffer(name, window.numpy(), tensor.data_ptr(), valid, dtype=dtype)
 
 
 def _is_dense(tensor: Any, span: int) -> bool:

@@ -99,7 +99,7 @@ class Steps:
                         shape.append(n)
                 for d, s in enumerate(arg.strides):
                     if s is None:
-                        extra.append(ir.Var(f"{name}_stride_{d}", ir.INT64))
+                        extra.append(ir.Var(f"{name}_stride{d}", ir.INT64))
                 type_ = ir.TensorType(tuple(shape), arg.dtype, None, "global", arg.align_bytes)
                 buffers.append(ir.Var(name, type_))
             elif isinstance(arg, ScalarArg):

@@ -78,7 +78,9 @@ def reinterpret(text: str, source: str, target: str) -> str:
     if source == "bool" or target == "bool":
         return f"({text} != 0)" if target == "bool" else f"({target}){text}"
     if source in _FLOAT_LIKE:
-        pattern = f"__float_as_uint({text})" if source == "f32" else f"(u64)__double_as_longlong({text})"
+        pattern = (
+            f"__float_as_uint({text})" if source == "f32" else f"(u64)__double_as_longlong({text})"
+        )
         return pattern if target == unsigned(bits_of(source)) else f"({target}){pattern}"
     if target == "f32":
         return f"__uint_as_float((u32){text})" if source != "u32" else f"__uint_as_float({text})"

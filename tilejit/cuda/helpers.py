@@ -8,6 +8,29 @@ from __future__ import annotations
 _HEAD = "__device__ __forceinline__"
 _T = f"template <class T> {_HEAD} T"
 
+
+def _to_integer(source: str, target: str) -> tuple[str, tuple[str, ...]]:
+    """Truncation that saturates and makes a NaN zero (``cvt`` does so by itself only from f32 to 32
+    bits); 8- and 16-bit results saturate again from 32 bits."""
+    bits = int(target[1:])
+    name = f"tj_{source}_{target}"
+    if bits < 32:
+        low, high = (
+            (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if target[0] == "i" else (0, 2**bits - 1)
+        )
+        wide = f"tj_{source}_i32"
+        body = f"i32 d = {wide}(a); return ({target})(d < {low} ? {low} : d > {high} ? {high} : d);"
+        return f"{_HEAD} {target} {name}({source} a) {{ {body} }}", (wide,)
+    kind = "s" if target[0] == "i" else "u"
+    result = "d" if source == "f32" and bits == 32 else "a == a ? d : 0"
+    return (
+        f'{_HEAD} {target} {name}({source} a) {{ {target} d; asm("cvt.rzi.{kind}{bits}.{source} '
+        f'%0, %1;" : "={"r" if bits == 32 else "l"}"(d) : "{"f" if source == "f32" else "d"}"(a)); '
+        f"return {result}; }}",
+        (),
+    )
+
+
 # Integer division by zero gives zero, so that an expression evaluated for nothing does no harm.
 _TEXTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "tj_floordiv": (
@@ -126,6 +149,11 @@ _TEXTS: dict[str, tuple[str, tuple[str, ...]]] = {
         ': "=h"(d) : "h"(a), "h"(b), "h"(c)); return d; }',
         (),
     ),
+    **{
+        f"tj_{source}_{target}": _to_integer(source, target)
+        for source in ("f32", "f64")
+        for target in ("i32", "i8", "i16", "i64", "u8", "u16", "u32", "u64")
+    },
     # --- bytes of 8-bit floats, through float16 (exact)
     "tj_e4m3_f32": (
         f"{_HEAD} f32 tj_e4m3_f32(u8 a) {{ u32 d; "

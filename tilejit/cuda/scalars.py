@@ -128,7 +128,9 @@ class Scalars:
         assert operand.interval is not None
         name = cxx.ctype(dtype)
         if op == "invert":
-            return Piece(f"({name})(~{operand.text})", _mapped(operand.interval, dtype, lambda v: ~v))
+            return Piece(
+                f"({name})(~{operand.text})", _mapped(operand.interval, dtype, lambda v: ~v)
+            )
         if op == "neg":
             negated = ranges.sub(Interval(0, 0), operand.interval)
             zero = Piece(cxx.literal(0, dtype), Interval(0, 0))
@@ -186,7 +188,9 @@ class Scalars:
         interval = Interval(
             smaller(a.interval.low, b.interval.low), smaller(a.interval.high, b.interval.high)
         )
-        return Piece(f"{self.helpers.use(f'tj_{op}')}<{cxx.ctype(dtype)}>({a.text}, {b.text})", interval)
+        return Piece(
+            f"{self.helpers.use(f'tj_{op}')}<{cxx.ctype(dtype)}>({a.text}, {b.text})", interval
+        )
 
     def _division(self, op: str, a: Piece, b: Piece, dtype: DType) -> Piece:
         assert a.interval is not None and b.interval is not None
@@ -223,7 +227,9 @@ class Scalars:
             return Piece(f"{helper}<{name}>({a.text}, (u64){b.text})", result)
         if op == "shr":
             return Piece(f"({name})({a.text} >> {b.text})", result)
-        return Piece(f"({name})(({'u64' if dtype.bits == 64 else 'u32'}){a.text} << {b.text})", result)
+        return Piece(
+            f"({name})(({'u64' if dtype.bits == 64 else 'u32'}){a.text} << {b.text})", result
+        )
 
     def _select(self, e: nodes.Select) -> Piece:
         condition, a, b = (self.piece(x) for x in (e.condition, e.if_true, e.if_false))
@@ -246,7 +252,9 @@ class Scalars:
         if target.is_float:
             return Piece(self._to_float(operand.text, source, target, e.span))
         if source.is_float:
-            return Piece(self._float_to_int(operand.text, source, target, e.span), ranges.full(target))
+            return Piece(
+                self._float_to_int(operand.text, source, target, e.span), ranges.full(target)
+            )
         assert operand.interval is not None
         if target.kind == "bool":
             return Piece(f"({operand.text} != 0)", Interval(0, 1))
@@ -280,7 +288,11 @@ class Scalars:
         if target.bits == 16:
             return self._to_half(text, source, target, span)
         if target in (dtypes.float8_e4m3fn, dtypes.float8_e5m2):
-            text = text if source == dtypes.float32 else self._to_float(text, source, dtypes.float32, span)
+            text = (
+                text
+                if source == dtypes.float32
+                else self._to_float(text, source, dtypes.float32, span)
+            )
             helper = "tj_f32_e4m3" if target == dtypes.float8_e4m3fn else "tj_f32_e5m2"
             return f"{self.helpers.use(helper)}({text})"
         raise unsupported(f"no conversion to {target}", span)
@@ -294,7 +306,9 @@ class Scalars:
             return f"{self.helpers.use(f'tj_{kind}_{name}')}(({kind}){text})"
         if source.bits == 64:
             return f"{self.helpers.use(f'tj_f64_{name}')}({text})"
-        return self.from_f32(text if source.bits == 32 else self._widened(text, source, span), target)
+        return self.from_f32(
+            text if source.bits == 32 else self._widened(text, source, span), target
+        )
 
     def _bitcast(self, e: nodes.Bitcast) -> Piece:
         operand = self.piece(e.operand)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from tilejit.errors import InternalError, Report, Span, fault
 from tilejit.ir import nodes
 from tilejit.ir.ops import OPS
-from tilejit.tile import contracts
+from tilejit.tile import contracts, ownership
 from tilejit.tile.addresses import register
 from tilejit.tile.call import ScalarOperand, TensorOperand, TileCall
 from tilejit.tile.family import Family, Issue, Machine, Register, ScalarApply, Step, Value
@@ -68,9 +68,9 @@ def _check_operand(
         _wrong_type(call, operand, operand.dtype.name, type_, position, report)
         return None
     laid = contracts.shaped(call, operand, (), report)
-    if laid is None or not contracts.owned(call, laid, report):
+    if laid is None or not ownership.owned(call, laid, report):
         return None
-    if position == 0 and not contracts.distinct_slots(call, laid, report):
+    if position == 0 and not ownership.distinct_slots(call, laid, report):
         return None
     return laid
 
@@ -170,17 +170,12 @@ def _returns(block: nodes.Block) -> bool:
 def bind(call: TileCall) -> list[Step]:
     """One evaluation per coordinate, row-major."""
     assert call.function is not None
-    quiet = Report()
-    laid = [
-        contracts.shaped(call, operand, (), quiet) if isinstance(operand, TensorOperand) else None
-        for operand in call.operands
-    ]
-    first = laid[0]
-    assert first is not None
+    first = call.walk_of(0)
     steps: list[Step] = []
     for repeat in range(first.repeats):
         inputs: list[Register | Value] = []
-        for operand, walk in zip(call.operands[1:], laid[1:]):
+        for position, operand in enumerate(call.operands[1:], 1):
+            walk = call.walks.get(position)
             if walk is not None:
                 inputs.append(register(walk, repeat, 0))
             else:
@@ -200,11 +195,7 @@ def bind(call: TileCall) -> list[Step]:
 
 def execute(issue: Issue, machine: Machine) -> None:
     """Nothing: ``bind`` yields no instruction, and expressions are evaluated where they stand."""
-    raise fault(
-        InternalError, "internal/ewise", "ewise has no native instruction", issue.span
-    )
+    raise fault(InternalError, "internal/ewise", "ewise has no native instruction", issue.span)
 
 
-FAMILY = Family(
-    name="ewise", params=(), check=check, bind=bind, execute=execute, contract=CONTRACT
-)
+FAMILY = Family(name="ewise", params=(), check=check, bind=bind, execute=execute, contract=CONTRACT)

@@ -11,7 +11,7 @@ from tilejit.errors import Report
 from tilejit.ir.nodes import Space
 from tilejit.ptx import types
 from tilejit.ptx.forms import Form, OperandSpec
-from tilejit.tile import contracts
+from tilejit.tile import contracts, ownership
 from tilejit.tile.addresses import memory_operands, registers
 from tilejit.tile.call import ScalarOperand, TensorOperand, TileCall
 from tilejit.tile.family import (
@@ -135,8 +135,10 @@ def _check_operand(
     laid = contracts.shaped(call, operand, (spec.lanes,), report)
     if laid is None:
         return None
-    return _check_memory(call, spec, laid, report) if memory else _check_registers(
-        call, spec, laid, report
+    return (
+        _check_memory(call, spec, laid, report)
+        if memory
+        else _check_registers(call, spec, laid, report)
     )
 
 
@@ -146,12 +148,10 @@ def _check_memory(call: TileCall, spec: OperandSpec, laid: Walk, report: Report)
     return laid if right else None
 
 
-def _check_registers(
-    call: TileCall, spec: OperandSpec, laid: Walk, report: Report
-) -> Walk | None:
-    if not contracts.owned(call, laid, report):
+def _check_registers(call: TileCall, spec: OperandSpec, laid: Walk, report: Report) -> Walk | None:
+    if not ownership.owned(call, laid, report):
         return None
-    if "w" in spec.direction and not contracts.distinct_slots(call, laid, report):
+    if "w" in spec.direction and not ownership.distinct_slots(call, laid, report):
         return None
     return laid
 
@@ -174,14 +174,7 @@ def _check_alias(call: TileCall, walks: list[Walk], report: Report) -> None:
 def bind(call: TileCall) -> list[Step]:
     """For each repeat one ld or st: the address of word zero, the V slots in word order."""
     form = _form(call)
-    quiet = Report()
-    laid = [
-        contracts.shaped(call, operand, (spec.lanes,), quiet)
-        for spec, operand in zip(_tensor_specs(form), call.operands)
-        if isinstance(operand, TensorOperand)
-    ]
-    first, second = laid
-    assert first is not None and second is not None
+    first, second = call.walk_of(0), call.walk_of(1)
     memory = first if form.mnemonic == "st" else second
     lets, places = memory_operands(call, memory)
     steps: list[Step] = list(lets)
@@ -223,7 +216,7 @@ def execute(issue: Issue, machine: Machine) -> None:
     machine.store(memory, _bytes(machine.read(registers_), container))
 
 
-def _bytes(words: list[BitArray], container: np.dtype) -> np.ndarray:  # type: ignore[type-arg]
+def _bytes(words: list[BitArray], container: np.dtype) -> np.ndarray:
     """Words of a lane one after another: shape (warps, 32, bytes)."""
     full = np.broadcast_shapes(*(w.shape for w in words))
     columns = [np.broadcast_to(w, full).astype(container) for w in words]

@@ -10,7 +10,7 @@ from tilejit.errors import Report
 from tilejit.ptx import types
 from tilejit.ptx.forms import Form, OperandSpec
 from tilejit.sim import numeric
-from tilejit.tile import contracts, raw
+from tilejit.tile import contracts, ownership, raw
 from tilejit.tile.addresses import registers
 from tilejit.tile.call import ScalarOperand, TensorOperand, TileCall
 from tilejit.tile.family import (
@@ -141,9 +141,9 @@ def _check_tensor(
         )
         return None
     laid = contracts.shaped(call, operand, (spec.lanes,), report)
-    if laid is None or not contracts.owned(call, laid, report):
+    if laid is None or not ownership.owned(call, laid, report):
         return None
-    if "w" in spec.direction and not contracts.distinct_slots(call, laid, report):
+    if "w" in spec.direction and not ownership.distinct_slots(call, laid, report):
         return None
     return laid
 
@@ -155,14 +155,8 @@ def bind(call: TileCall) -> list[Step]:
     """One issue per repeat, row-major; each operand's registers in increasing order."""
     form = choose_form(call)
     assert form is not None
-    quiet = Report()
-    laid = [
-        contracts.shaped(call, operand, (spec.lanes,), quiet)
-        if isinstance(operand, TensorOperand)
-        else None
-        for spec, operand in zip(form.operands, call.operands)
-    ]
-    first = next(walk for walk in laid if walk is not None)
+    laid = [call.walks.get(position) for position in range(len(call.operands))]
+    first = call.walk_of(0)
     steps: list[Step] = []
     for repeat in range(first.repeats):
         operands = tuple(

@@ -89,10 +89,21 @@ def bind(lw: Lowering, name: str, value: Any, node: ast.AST) -> None:
 def named(lw: Lowering, value: Any, name: str) -> Any:
     """``value`` as a name may hold it: run-time scalars become variables of that name."""
     if is_scalar(value) and not isinstance(value, ir.Const | ir.Var | ir.HardwareId | ir.Address):
-        if lw.launch is None and lw.lambda_depth == 0 and lw.is_stable(value) and not lw.depth:
-            return value  # before device_entry: the grid may be an expression over parameters
+        if lw.host_part and not lw.depth and lw.is_stable(value):
+            return value  # the grid may be an expression over parameters
         return lw.declare(name, value)
     return lw.keep(value, name)
+
+
+def end_host_part(lw: Lowering) -> None:
+    """After ``T.device_entry``: names of host expressions become variables of the threads."""
+    if not lw.host_part:
+        return
+    lw.host_part = False
+    for frame in lw.frames:
+        for name, binding in frame.env.items():
+            if isinstance(binding, Bound):
+                frame.env[name] = Bound(named(lw, binding.value, name), binding.span)
 
 
 def _assign_carried(lw: Lowering, owner: Region, name: str, value: Any, span: Span) -> None:
@@ -140,7 +151,7 @@ def enter(lw: Lowering, key: Key, assigned: set[str]) -> Region:
             shape = shape_of(_value(lw, name, binding))
         initial = carry.ABSENT
         if isinstance(binding, Bound | Carried):
-            initial = _value(lw, name, binding)
+            initial = read(lw, frame, name)
             try:
                 unify(shape, shape_of(initial))
             except ShapeConflict as why:

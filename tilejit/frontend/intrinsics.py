@@ -40,7 +40,7 @@ from tilejit.ptx.instruction import (
 
 Handler = Callable[[Lowering, list[Any], dict[str, Any]], Any]
 SCOPES = ("thread", "warp", "warpgroup", "cta", "cluster")
-SINK = ir.Static("_")
+SINK = ir.Text("_")
 """How ``T.ptx.SINK`` stands in a raw call's operands."""
 
 

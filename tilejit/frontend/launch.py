@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from tilejit import dtypes
-from tilejit.frontend import operators, tensors
+from tilejit.frontend import env, operators, tensors
 from tilejit.frontend.state import Lowering
 from tilejit.frontend.values import describe, dtype_of, is_scalar, subexpressions
 from tilejit.ir import nodes as ir
@@ -28,6 +28,7 @@ def device_entry(lw: Lowering, *, launch: Any) -> None:
     if lw.depth or any(f.regions for f in lw.frames):
         lw.refuse("launch", "T.device_entry stands outside every branch and loop")
     lw.launch, lw.launch_span = config(lw, launch, lw.signature.launch), lw.here()
+    env.end_host_part(lw)
 
 
 def config(lw: Lowering, launch: LaunchConfig, override: LaunchOverride) -> ir.LaunchConfig:

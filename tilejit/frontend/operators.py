@@ -157,7 +157,7 @@ def binary(lw: Lowering, op: str, a: Any, b: Any) -> Any:
         return _power(lw, a, b)
     if op in SHIFTS:
         return _shift(lw, op, a, b, what)
-    if not (op in BITWISE and _both_bool(a, b)):
+    if op not in BITWISE and _both_bool(a, b):
         a, b = integer(lw, a), integer(lw, b)
     a, b = common(lw, a, b, what)
     dtype = dtype_of(a)

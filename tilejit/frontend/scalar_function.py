@@ -104,7 +104,6 @@ def _body(
     shape = Leaf(ir.ScalarType(returned))
     frame.result = Result(path, Target(path, True), -1, shape=shape)
     lw.frames.append(frame)
-    lw.lambda_depth += 1
     try:
         with lw.nested() as block:
             if isinstance(code, ast.Lambda):
@@ -119,7 +118,6 @@ def _body(
             _only_scalar(lw, tuple(block))
     finally:
         lw.frames.pop()
-        lw.lambda_depth -= 1
     return tuple(block)
 
 

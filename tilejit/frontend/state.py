@@ -176,7 +176,7 @@ class Lowering:
         self.taken: set[str] = set()
         self.mutable: set[str] = set()
         self.depth = 0
-        self.lambda_depth = 0
+        self.host_part = False
         self.hint: str | None = None
         self.node: ast.AST | None = None
 

@@ -59,7 +59,11 @@ def typed(value: Any) -> Any:
         return (cls, frozenset(members) if isinstance(value, frozenset) else tuple(members))
     parameters = getattr(cls, "__dataclass_params__", None)
     if is_dataclass(value) and parameters is not None and parameters.frozen and parameters.eq:
-        return (cls, tuple(typed(getattr(value, f.name)) for f in fields(value) if f.compare), value)
+        return (
+            cls,
+            tuple(typed(getattr(value, f.name)) for f in fields(value) if f.compare),
+            value,
+        )
     return (cls, value)
 
 
@@ -128,7 +132,10 @@ class _Writer:
         if dynamic_dims(param.annotation):
             lines, key, values = self._shaped(i, param)
         else:
-            lines, key = [f"__v{i} = {param.name}.data_ptr()"], _static_key(param.name, i, _mask(param))
+            lines, key = (
+                [f"__v{i} = {param.name}.data_ptr()"],
+                _static_key(param.name, i, _mask(param)),
+            )
             values = [f"__v{i}"]
         self.values += values
         if not nullable:

@@ -200,7 +200,9 @@ class CudaDriver:
         name = self.error_name(result)
         _, text = self._api.cuGetErrorString(self._api.CUresult(result))
         said = text.decode() if isinstance(text, bytes) else ""
-        return fault(LaunchError, "launch/driver", f"{what} failed with {name}: {said}".rstrip(": "))
+        return fault(
+            LaunchError, "launch/driver", f"{what} failed with {name}: {said}".rstrip(": ")
+        )
 
 
 @lru_cache(maxsize=64)

@@ -35,7 +35,9 @@ def encode(value: Any, depth: int = 0) -> bytes:
     if isinstance(value, complex):
         return _tagged("complex", struct.pack("<dd", value.real, value.imag))
     if isinstance(value, str):
-        return _tagged("str", _join((_subclass(value, str), value.encode("utf-8", "surrogatepass"))))
+        return _tagged(
+            "str", _join((_subclass(value, str), value.encode("utf-8", "surrogatepass")))
+        )
     if isinstance(value, bytes | bytearray):
         return _tagged("bytes", bytes(value))
     return _compound(value, depth + 1)
@@ -57,7 +59,9 @@ def _compound(value: Any, depth: int) -> bytes:
     if isinstance(value, types.FunctionType):
         return _tagged("function", _function(value, depth))
     if is_dataclass(value):
-        state = (_join((f.name.encode(), encode(getattr(value, f.name), depth))) for f in fields(value))
+        state = (
+            _join((f.name.encode(), encode(getattr(value, f.name), depth))) for f in fields(value)
+        )
         return _tagged("dataclass", _join((name, *state)))
     if type(value).__module__ == "numpy" and hasattr(value, "tobytes"):
         return _numpy(value, name)
@@ -67,7 +71,11 @@ def _compound(value: Any, depth: int) -> bytes:
 def _function(function: types.FunctionType, depth: int) -> bytes:
     """Code and defaults; line numbers and file names stay out."""
     return _join(
-        (_class_name(function).encode(), _code(function.__code__), encode(function.__defaults__, depth))
+        (
+            _class_name(function).encode(),
+            _code(function.__code__),
+            encode(function.__defaults__, depth),
+        )
     )
 
 
@@ -81,7 +89,8 @@ def _numpy(value: Any, name: bytes) -> bytes:
     if value.dtype.hasobject:
         return _tagged("opaque", name)
     return _tagged(
-        "numpy", _join((name, value.dtype.str.encode(), repr(value.shape).encode(), value.tobytes()))
+        "numpy",
+        _join((name, value.dtype.str.encode(), repr(value.shape).encode(), value.tobytes())),
     )
 
 

@@ -43,7 +43,11 @@ def python_source(expr: Expr, names: Mapping[str, str]) -> str:
     def go(e: Expr) -> str:
         match e:
             case Const(value=value):
-                return repr(value) if value == value and abs(value) != math.inf else f"float('{value}')"
+                return (
+                    repr(value)
+                    if value == value and abs(value) != math.inf
+                    else f"float('{value}')"
+                )
             case Var(name=name) if name in names:
                 return names[name]
             case Unary(op="abs", operand=operand):

@@ -16,14 +16,14 @@ from dataclasses import fields, replace
 from typing import Any
 
 from tilejit.errors import LaunchError, fault
-from tilejit.ir.signature import LaunchOverride, Signature
+from tilejit.ir.signature import ConstArg, LaunchOverride, Signature
 from tilejit.runtime import driver as drivers
 from tilejit.runtime import history, torch_glue
 from tilejit.runtime import plan as plans
 from tilejit.runtime.artifact import Artifact, Stats
-from tilejit.runtime.dispatch import Dispatch, shaped
+from tilejit.runtime.dispatch import Dispatch, shaped, typed
 from tilejit.runtime.driver import LaunchAttributes
-from tilejit.runtime.plan import Grid, GridExceeded, Plan, PlanSpec
+from tilejit.runtime.plan import Grid, Plan, PlanSpec
 from tilejit.runtime.specialise import Param, Specialised, plain, specialise
 from tilejit.runtime.variant import Assembly, Options, Source, Steps, Variant
 from tilejit.runtime.watch import Watched, watch
@@ -157,9 +157,9 @@ class JitFunction(_Entry):
         self._watched: list[Watched] | None = None
         self._dispatch: Dispatch | None = None
         self._nullable: frozenset[str] = frozenset()
-        self._variants: dict[tuple[Signature, Options], Variant] = {}
+        self._variants: dict[Any, Variant] = {}
         self._plans: dict[tuple[Variant, int, bool], Plan] = {}
-        self._bounds: dict[tuple[Signature, Options], list[Grid]] = {}
+        self._bounds: dict[Any, list[Grid]] = {}
         self._built: list[Variant] = []
         self._changed: str | None = None
 
@@ -265,14 +265,12 @@ class JitFunction(_Entry):
         return self._variant(signature, entry.options, fresh=fresh)
 
     def _variant(self, signature: Signature, options: Options, *, fresh: bool = False) -> Variant:
-        key = (signature, options)
+        key = _identity(signature, options)
         with self._lock:
-            if self._watched is None:
-                self._watched = _watch(self.__wrapped__)
             known = self._variants.get(key)
             if known is not None and not fresh:
                 return known
-            reason = history.reason(signature, (s for s, _ in self._variants), self._changed)
+            reason = history.reason(signature, (v.signature for v in self._variants.values()), self._changed)
             if known is not None:
                 reason = "asked for afresh"
             self._changed = None
@@ -285,7 +283,7 @@ class JitFunction(_Entry):
         """The signature with a grid bound that covers ``grid``: one already used when one does,
         the grid itself for the first few, then powers of two, so that growing grids settle."""
         with self._lock:
-            bounds = self._bounds.setdefault((signature, options), [])
+            bounds = self._bounds.setdefault(_identity(signature, options), [])
             covering = [b for b in bounds if all(g <= e for g, e in zip(grid, b))]
             if covering:
                 bound = min(covering)
@@ -295,10 +293,14 @@ class JitFunction(_Entry):
         return replace(signature, launch=replace(signature.launch, grid_bound=bound))
 
     def _refresh(self) -> None:
-        """Looks whether outside values changed; if so, forgets what was built from the old ones."""
-        if self._watched is None:
-            return
+        """Looks whether outside values changed; if so, forgets what was built from the old ones.
+
+        Watching starts before the first lowering, so a change during it is seen afterwards.
+        """
         with self._lock:
+            if self._watched is None:
+                self._watched = _watch(self.__wrapped__)
+                return
             before = [w.value for w in self._watched]
             changed = [w.place.label for w in self._watched if w.changed()]
             if changed:
@@ -327,18 +329,12 @@ class JitFunction(_Entry):
             return None
         dispatch = self._generated(special.values)
         key, values = dispatch.key_of(*special.values)
-        while True:
-            plan = self._plan(entry, special.signature, grid, device)
-            if not special.pinned:
-                # A pinned host tensor looks like any other in the key, and others must be refused.
-                entry.table[key] = plan.run
-            try:
-                plan.run(grid, *values)
-                return None
-            except GridExceeded as larger:
-                special = replace(
-                    special, signature=self._bounded(special.signature, entry.options, larger.grid)
-                )
+        plan = self._plan(entry, special.signature, grid, device)
+        if not special.pinned:
+            # A pinned host tensor looks like any other in the key, and others must be refused.
+            entry.table[key] = plan.run
+        plan.run(grid, *values)
+        return None
 
     def _again(self, entry: _Entry, args: Sequence[Any], keywords: dict[str, Any]) -> bool:
         """A call whose numpy scalars, made plain, lead to a known plan: launched; else False."""
@@ -353,7 +349,10 @@ class JitFunction(_Entry):
         device = torch_glue.current_device() if special.device is None else special.device
         if device == torch_glue.CPU or self._target is None:
             return device
-        made, present = Target.parse(self._target), Target.parse(torch_glue.target_of_device(device))
+        made, present = (
+            Target.parse(self._target),
+            Target.parse(torch_glue.target_of_device(device)),
+        )
         runs = made == present or (not made.suffix and made.sm // 10 == present.sm // 10)
         if not runs or made.sm > present.sm:
             raise fault(
@@ -384,7 +383,7 @@ class JitFunction(_Entry):
 
     def _plan(self, entry: _Entry, signature: Signature, grid: Grid | None, device: int) -> Plan:
         if grid is not None:
-            signature = self._bounded(replace_bound(signature), entry.options, grid)
+            signature = self._bounded(signature, entry.options, grid)
         variant = self._variant(signature, entry.options)
         key = (variant, device, grid is not None)
         plan = self._plans.get(key)
@@ -419,13 +418,8 @@ class JitFunction(_Entry):
         if grid is not None and not all(grid):
             return lambda: None
         _, values = self._generated(special.values).key_of(*special.values)
-        signature = special.signature
-        while True:
-            plan = self._plan(entry, signature, grid, device)
-            try:
-                return plans.bind(plan, grid, values, special.values)
-            except GridExceeded as larger:
-                signature = self._bounded(signature, entry.options, larger.grid)
+        plan = self._plan(entry, special.signature, grid, device)
+        return plans.bind(plan, grid, values, special.values)
 
     # --- the simulator
 
@@ -450,14 +444,9 @@ class JitFunction(_Entry):
                 scalars[param.name] = int(value.shape[param.dim])
             else:
                 scalars[param.name] = int(value.stride()[param.dim])
-        if grid is None:
-            grid = self._own_grid(variant, scalars)
+        grid = self._own_grid(variant, scalars) if grid is None else grid
         if not all(grid):
             return None
-        if any(g > b for g, b in zip(grid, function.launch.grid_bound)):
-            variant = self._variant(
-                self._bounded(signature, entry.options, grid), entry.options
-            )
         return self._steps.simulate(variant.checked, tensors, scalars, grid)
 
     def _own_grid(self, variant: Variant, scalars: dict[str, Any]) -> Grid:
@@ -471,11 +460,10 @@ class JitFunction(_Entry):
         return plans.evaluate_grid(exprs, scalars)
 
 
-def replace_bound(signature: Signature) -> Signature:
-    """The signature without a grid bound: what bounds are remembered by."""
-    if signature.launch.grid_bound is None:
-        return signature
-    return replace(signature, launch=replace(signature.launch, grid_bound=None))
+def _identity(signature: Signature, options: Options) -> Any:
+    """What tells variants apart. ``ConstArg(4) == ConstArg(4.0)``, but their kernels differ."""
+    consts = tuple(typed(a.value) for _, a in signature.args if isinstance(a, ConstArg))
+    return signature, consts, options
 
 
 def _by_name(params: Sequence[Param], values: Sequence[Any]) -> dict[str, Any]:

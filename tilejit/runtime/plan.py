@@ -48,7 +48,7 @@ def launch_params(function: Function, parameters: Sequence[str]) -> tuple[Launch
     """Where each parameter of an IR function comes from in the Python call.
 
     Buffers and scalars bear the Python parameter's name. A dynamic size is the ``Var`` in the shape
-    of the buffers that have it; a dynamic stride of dimension d of ``X`` is named ``X_stride_d``.
+    of the buffers that have it; a dynamic stride of dimension d of ``X`` is named ``X_stride{d}``.
     """
     index = {name: i for i, name in enumerate(parameters)}
     sizes: dict[str, tuple[int, int]] = {}
@@ -71,7 +71,7 @@ def _launch_param(
     if var.name in sizes:
         arg, dim = sizes[var.name]
         return LaunchParam(var.name, "size", arg, var.type.dtype, dim)
-    tensor, _, dim_text = var.name.rpartition("_stride_")
+    tensor, _, dim_text = var.name.rpartition("_stride")
     if tensor in index and dim_text.isdigit():
         return LaunchParam(var.name, "stride", index[tensor], var.type.dtype, int(dim_text))
     raise fault(
@@ -161,13 +161,16 @@ def normalise_grid(grid: Any) -> Grid:
     """
     parts: Sequence[Any] = tuple(grid) if isinstance(grid, tuple | list) else (grid,)
     if not 1 <= len(parts) <= 3:
-        raise fault(LaunchError, "launch/grid", f"a grid has 1 to 3 axes, got {len(parts)}: {grid!r}")
+        raise fault(
+            LaunchError, "launch/grid", f"a grid has 1 to 3 axes, got {len(parts)}: {grid!r}"
+        )
     for axis, part in zip(AXES, parts):
         if isinstance(part, bool) or not hasattr(type(part), "__index__"):
             raise fault(
                 LaunchError,
                 "launch/grid",
                 f"grid axis {axis} must be an integer number of CTAs, got {part!r}",
+                None,
                 **({"help": "count with integer division, //"} if isinstance(part, float) else {}),
             )
     x, y, z = (*(int(part.__index__()) for part in parts), 1, 1)[:3]
@@ -255,9 +258,9 @@ def bind(plan: Plan, grid: Grid | None, values: Sequence[Any], keep: Any) -> Cal
     """A launcher without arguments: ``values`` (as for ``Run``) are packed once and for all.
 
     ``keep`` is held as long as the launcher lives: the tensors whose addresses were packed. The
-    stream is torch's current one at each launch. ``GridExceeded`` when the plan's bound is too small.
+    stream is torch's current one at each launch. ``grid`` is within the plan's bound.
     """
-    spec, driver, device = plan.spec, plan.driver, plan.device
+    spec, driver = plan.spec, plan.driver
     names = [f"v{i}" for i in range(len(spec.shaped))]
     slots: dict[str, Any] = {}
     position = 0
@@ -276,8 +279,6 @@ def bind(plan: Plan, grid: Grid | None, values: Sequence[Any], keep: Any) -> Cal
     assert grid is not None
     if not all(grid):
         return _nothing
-    if any(extent > bound for extent, bound in zip(grid, spec.grid_bound)):
-        raise GridExceeded(grid)
     frames = _Frames(spec, grid, driver)
     _, frame = frames.make(0)
     if packed:
@@ -286,7 +287,12 @@ def bind(plan: Plan, grid: Grid | None, values: Sequence[Any], keep: Any) -> Cal
 
 
 def _bound(plan: Plan, grid: Grid, frame: tuple[Any, ...], keep: Any) -> Callable[[], None]:
-    call, function, device, stream_of = plan.driver.launch, plan.function, plan.device, plan.stream_of
+    call, function, device, stream_of = (
+        plan.driver.launch,
+        plan.function,
+        plan.device,
+        plan.stream_of,
+    )
     configs: dict[int, Any] = {}
     address = frame[2]
     held = (frame, keep)  # the argument block and the tensors it points to
@@ -394,7 +400,11 @@ def _read(param: LaunchParam) -> str:
 
 
 def _packed(param: LaunchParam) -> str:
-    return f"_bf16({_read(param)})" if param.dtype.name == "bfloat16" and param.kind == "scalar" else _read(param)
+    return (
+        f"_bf16({_read(param)})"
+        if param.dtype.name == "bfloat16" and param.kind == "scalar"
+        else _read(param)
+    )
 
 
 # --- the rare ways out of it
@@ -459,6 +469,7 @@ def launch_error(spec: PlanSpec, driver: DriverApi, code: int, config: Any) -> T
         LaunchError,
         first.code,
         first.message,
+        None,
         where=f"grid {grid}, block {spec.fixed.block}{cluster}, "
         f"{spec.fixed.dynamic_shared_bytes} bytes of dynamic shared memory",
         **notes,

@@ -28,6 +28,8 @@ from tilejit.ir.signature import (
 )
 from tilejit.runtime import torch_glue
 
+_AS_DECLARED = LaunchOverride()
+
 DEFAULT_ALIGN_BYTES = 16
 """Alignment classes stop here unless an annotation promises more."""
 
@@ -131,7 +133,7 @@ def specialise(
     keywords: dict[str, Any],
     *,
     target: str | None = None,
-    launch: LaunchOverride = LaunchOverride(),
+    launch: LaunchOverride = _AS_DECLARED,
 ) -> Specialised:
     """The signature of a call. ``LaunchError`` with every fault found.
 
@@ -397,7 +399,9 @@ def _scalar(param: Param, value: Any, report: Report) -> Arg | None:
     reason = misfit(value, declared)
     if reason is not None:
         report.error(
-            "launch/range" if isinstance(value, int | float) and "fit" in reason else "launch/scalar",
+            "launch/range"
+            if isinstance(value, int | float) and "fit" in reason
+            else "launch/scalar",
             f"{param.name!r}: {reason}",
             declared=_declared(param),
         )
@@ -499,7 +503,10 @@ def _declared(param: Param) -> str | None:
 def _tensor_text(annotation: Any) -> str:
     parts = []
     if annotation.shape is not None:
-        dims = (repr(d) if isinstance(d, int | str) else f"T.dynamic({d.name!r})" for d in annotation.shape)
+        dims = (
+            repr(d) if isinstance(d, int | str) else f"T.dynamic({d.name!r})"
+            for d in annotation.shape
+        )
         parts.append(f"({', '.join(dims)}{',' if len(annotation.shape) == 1 else ''})")
     if annotation.dtype is not None:
         parts.append(repr(annotation.dtype.name))

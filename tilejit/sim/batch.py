@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tilejit.sim.registers import Mask
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Batch:
     """``alive``: lanes that exist and have not exited, (rows, 32). ``leader_lane``: the lane that
     ``elect_sync`` prefers. ``arrivals``: cohorts split off while another ran."""

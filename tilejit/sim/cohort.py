@@ -33,7 +33,7 @@ NOT_A_SCOPE: Bools = np.zeros((1, 1), np.bool_)
 """The scope mask of variables whose scope mask was lost in a merge."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class IfFrame:
     """``outer``: the lanes to continue with after the If; ``orelse``: those that go to its else."""
 
@@ -41,7 +41,7 @@ class IfFrame:
     orelse: Mask
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class LoopFrame:
     """``outer``: the lanes to continue with after the loop; ``live``: those still in it.
 
@@ -57,7 +57,7 @@ class LoopFrame:
 Frame: TypeAlias = IfFrame | LoopFrame
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Cohort:
     """``rows``: the warps, as rows of the batch. Variables live in ``values`` by slot; ``unset``
     holds the lanes in which a variable has no value (None: nowhere); ``scopes`` the mask under
@@ -74,7 +74,7 @@ class Cohort:
     frames: list[Frame] = field(default_factory=list)
     wait: Wait | None = None
     ids: dict[str, Array] = field(default_factory=dict)
-    steps: int = 0
+    turns: int = 0
     lanes_for: tuple[Mask, int, Lanes] | None = None
 
     @property
@@ -207,7 +207,7 @@ class Cohort:
             part(self.mask),
             [_map_frame(frame, part, lambda array: pick(array, rows)) for frame in self.frames],
             self.wait,
-            steps=self.steps,
+            turns=self.turns,
         )
 
     @staticmethod
@@ -231,7 +231,7 @@ class Cohort:
             _join_files(cohorts),
             _stack_masks([c.mask for c in cohorts], warps),
             [_stack_frames(column, warps) for column in zip(*(c.frames for c in cohorts))],
-            steps=max(cohort.steps for cohort in cohorts),
+            turns=max(cohort.turns for cohort in cohorts),
         )
         order = np.argsort(rows, kind="stable")
         return merged.select(order) if (np.diff(rows) < 0).any() else merged
@@ -268,9 +268,7 @@ def _stack_values(column: Sequence[Array | None], warps: Sequence[int]) -> Array
     return stack([filler if value is None else value for value in column], warps)
 
 
-def _stack_unset(
-    column: Sequence[tuple[Array | None, Mask]], warps: Sequence[int]
-) -> Mask:
+def _stack_unset(column: Sequence[tuple[Array | None, Mask]], warps: Sequence[int]) -> Mask:
     if all(unset is None and value is not None for value, unset in column):
         return None
     if all(value is None for value, _ in column):

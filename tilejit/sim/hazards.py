@@ -367,7 +367,9 @@ class Shadow:
         if open_.size:
             earlier = self.reader_stamp[granules[open_]]
             done = clocks.ordered(prior[open_], earlier, threads[open_])
-            everyone = ~crowded[open_] | self._all_ordered(prior[open_], earlier, threads[open_], clocks)
+            everyone = ~crowded[open_] | self._all_ordered(
+                prior[open_], earlier, threads[open_], clocks
+            )
             replaces[open_] = done & everyone
         winners = np.flatnonzero(replaces)
         chosen = granules[winners]

@@ -10,7 +10,7 @@ Not here: register files (``registers``), ordering (``hazards``), who executes (
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -31,7 +31,7 @@ SHARED_GAP_BYTES = 16
 WORDS: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class GlobalBuffer:
     """A tensor in global memory.
 
@@ -49,7 +49,7 @@ class GlobalBuffer:
     dtype: DType | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Lanes:
     """The lanes of one operation that touch memory: thread numbers, rows' CTAs (batch-relative),
     and stamps, each flat over the active lanes (or one value for all)."""
@@ -59,7 +59,7 @@ class Lanes:
     stamp: Any
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Window:
     """Bytes that offsets index into: one global buffer, or the shared memory of all CTAs.
 
@@ -91,9 +91,7 @@ class Window:
         """Per lane: is one of its bytes unwritten? None when no lane's is."""
         if self.written is None:
             return None
-        flags = _gather(
-            self.written.view(np.uint8), {}, offsets, nbytes, dense, self.word_aligned
-        )
+        flags = _gather(self.written.view(np.uint8), {}, offsets, nbytes, dense, self.word_aligned)
         if flags.all():
             return None
         return ~flags.all(axis=1)
@@ -143,7 +141,7 @@ def is_dense(offsets: Ints, nbytes: int) -> bool:
     return bool((np.diff(offsets) == nbytes).all())
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Memory:
     """What the two memories share: the checks, the report, the access itself."""
 
@@ -175,18 +173,51 @@ class Memory:
         """Checked store of (lanes, nbytes) at in-bounds offsets."""
         nbytes = values.shape[1]
         dense = is_dense(offsets, nbytes)
-        if window.shadow is not None and self.clocks is not None:
-            shadow = window.shadow
-            chosen, threads = shadow.select(
-                offsets + window.shadow_offset if window.shadow_offset else offsets,
-                nbytes, lanes.threads, dense,
-            )  # fmt: skip
-            stamp = self._stamp_per(threads, lanes)
-            race = self._race(window, site)
-            shadow.write(
-                chosen, threads, stamp, site.index, self.clocks, race, self.atomic_sites
-            )
+        self._watch_write(window, offsets, nbytes, lanes, site, dense)
         window.scatter(offsets, values, dense)
+
+    def _watch_write(
+        self, window: Window, offsets: Ints, nbytes: int, lanes: Lanes, site: Site, dense: bool
+    ) -> None:
+        if window.shadow is None or self.clocks is None:
+            return
+        chosen, threads = window.shadow.select(
+            offsets + window.shadow_offset if window.shadow_offset else offsets,
+            nbytes, lanes.threads, dense,
+        )  # fmt: skip
+        window.shadow.write(
+            chosen,
+            threads,
+            self._stamp_per(threads, lanes),
+            site.index,
+            self.clocks,
+            self._race(window, site),
+            self.atomic_sites,
+        )
+
+    def read_modify_write(
+        self,
+        window: Window,
+        offsets: Ints,
+        nbytes: int,
+        change: Callable[[int, Bytes], Bytes],
+        at: Ints | None,
+        lanes: Lanes,
+        site: Site,
+    ) -> Bytes:
+        """``change(lane position, old bytes)`` gives each lane's new bytes, one lane at a time."""
+        unwritten = window.unwritten(offsets, nbytes, False)
+        if unwritten is not None:
+            bad = np.flatnonzero(unwritten)
+            what = f"reads {nbytes} bytes of `{window.name}` that nobody has written"
+            self.report("sim/unwritten-read", what, site, lanes, bad, window, int(offsets[bad[0]]))
+        self._watch_write(window, offsets, nbytes, lanes, site, False)
+        old = np.zeros((offsets.size, nbytes), np.uint8)
+        for i, offset in enumerate(offsets.tolist()):
+            old[i] = window.data[offset : offset + nbytes]
+            position = i if at is None else int(at[i])
+            window.data[offset : offset + nbytes] = change(position, old[i])
+        return old
 
     def misaligned(self, addresses: Ints, nbytes: int, lanes: Lanes, site: Site) -> Bools | None:
         """Per lane: is the address no multiple of ``nbytes``? Reported; None when all are."""
@@ -222,9 +253,7 @@ class Memory:
         notes = [("where", self.geometry.describe_thread(thread))]
         if window is not None:
             notes.append(("address", self.describe(window, offset)))
-        self.faults.add(
-            code, f"`{site.what}` {what}", site.span, tuple(notes), site.what, at.size
-        )
+        self.faults.add(code, f"`{site.what}` {what}", site.span, tuple(notes), site.what, at.size)
 
     def describe(self, window: Window, offset: int) -> str:
         """``byte 64 (element 16) of `S``` ."""
@@ -359,6 +388,23 @@ class GlobalMemory(Memory):
             chosen = values if at is None else values[at]
             self.write(window, offsets, chosen, _take(lanes, at), site)
 
+    def update(
+        self,
+        addresses: Ints,
+        nbytes: int,
+        change: Callable[[int, Bytes], Bytes],
+        lanes: Lanes,
+        site: Site,
+        name: str | None,
+    ) -> Bytes:
+        """Atomic read-modify-writes at flat addresses: the old bytes."""
+        out = np.zeros((addresses.size, nbytes), np.uint8)
+        for window, at, offsets in self._locate(addresses, nbytes, lanes, site, name):
+            part = _take(lanes, at)
+            old = self.read_modify_write(window, offsets, nbytes, change, at, part, site)
+            out[slice(None) if at is None else at] = old
+        return out
+
     def _locate(
         self, addresses: Ints, nbytes: int, lanes: Lanes, site: Site, name: str | None
     ) -> list[tuple[Window, Ints | None, Ints]]:
@@ -443,9 +489,7 @@ class GlobalMemory(Memory):
         window = self.windows[buffer.name]
         self.report("sim/out-of-bounds", what, site, lanes, _original(at, wrong), window, offset)
 
-    def _no_buffer(
-        self, addresses: Ints, nbytes: int, lanes: Lanes, site: Site, at: Ints
-    ) -> None:
+    def _no_buffer(self, addresses: Ints, nbytes: int, lanes: Lanes, site: Site, at: Ints) -> None:
         address = int(addresses[at[0]])
         what = f"{site.verb} {nbytes} bytes at address 0x{address:x}, which no tensor holds"
         self.report("sim/out-of-bounds", what, site, lanes, at)
@@ -559,6 +603,25 @@ class SharedMemory(Memory):
             addresses, values, lanes = addresses[at], values[at], _take(lanes, at)
         offsets = addresses + lanes.cta * self.window_bytes
         self.write(self._named(name), offsets, values, lanes, site)
+
+    def update(
+        self,
+        addresses: Ints,
+        nbytes: int,
+        change: Callable[[int, Bytes], Bytes],
+        lanes: Lanes,
+        site: Site,
+        name: str | None,
+    ) -> Bytes:
+        """Atomic read-modify-writes at flat window offsets: the old bytes."""
+        out = np.zeros((addresses.size, nbytes), np.uint8)
+        at = self._locate(addresses, nbytes, lanes, site, name)
+        part = _take(lanes, at)
+        offsets = (addresses if at is None else addresses[at]) + part.cta * self.window_bytes
+        if offsets.size:
+            old = self.read_modify_write(self._named(name), offsets, nbytes, change, at, part, site)
+            out[slice(None) if at is None else at] = old
+        return out
 
     def _named(self, name: str | None) -> Window:
         self.window.name = name or "shared"

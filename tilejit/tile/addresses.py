@@ -168,9 +168,7 @@ class _Terms:
         done: set[int] = set()
         if prefix:
             total, done = self._whole_thread(pieces)
-        repeat = (
-            np.unravel_index(self.repeat, self.laid.repeat) if self.laid.repeat else ()
-        )
+        repeat = np.unravel_index(self.repeat, self.laid.repeat) if self.laid.repeat else ()
         for d, iters in enumerate(pieces):
             if d in done:
                 index: nodes.Expr = self._as(operand.starts[d])
@@ -285,4 +283,3 @@ def _rank(value: nodes.Expr, values: IntArray, ranks: IntArray) -> nodes.Expr:
     below = build.sub(build.shl(one, value), one)
     mask = build.bitand(build.const(present, dtypes.uint32), below)
     return nodes.Call("bits.popc", (mask,), nodes.INT32)
-

@@ -226,9 +226,7 @@ def _unit_ids(threads: Threads, level: int) -> IntArray:
     return thread if level == THREAD else np.zeros_like(thread)
 
 
-def _agree(
-    values: npt.NDArray[np.generic], units: IntArray, mask: BoolArray | None
-) -> bool:
+def _agree(values: npt.NDArray[np.generic], units: IntArray, mask: BoolArray | None) -> bool:
     if mask is not None:
         values, units = values[mask], units[mask]
     if values.size == 0:
@@ -437,9 +435,7 @@ class Context:
 
     def _knowing(self, symbol: Symbol, known: Known) -> Context:
         # The trivial fact marks the point: derived symbols are reused only where all of it holds.
-        return replace(
-            self, known={**self.known, symbol: known}, facts=self.facts + (Affine(),)
-        )
+        return replace(self, known={**self.known, symbol: known}, facts=self.facts + (Affine(),))
 
 
 def _scaled_range(coefficient: Number, known: Known) -> tuple[Number, Number]:

@@ -15,7 +15,7 @@ from tilejit.ptx.forms import Form
 from tilejit.target import Target
 from tilejit.tile.affine import Context
 from tilejit.tile.groups import Group
-from tilejit.tile.region import Operand, ScalarOperand, TensorOperand
+from tilejit.tile.region import Operand, ScalarOperand, TensorOperand, Walk
 from tilejit.tile.values import Evaluator
 
 
@@ -58,7 +58,10 @@ class TileCall:
     names: Names
     span: Span | None
     function: nodes.LambdaExpr | None = None
-    keyword_spans: Mapping[str, Span | None] = field(default_factory=dict)
+    memo: dict[tuple[object, ...], Walk] = field(default_factory=dict)
+    """Register operands laid out before in this function: unrolled code repeats them."""
+    walks: dict[int, Walk] = field(default_factory=dict)
+    """Operands laid out by ``check``, by position, for ``bind``."""
 
     @property
     def context(self) -> Context:
@@ -75,8 +78,9 @@ class TileCall:
     def preserve_dst(self) -> bool:
         return bool(self.params.get("preserve_dst"))
 
-    def tensors(self) -> tuple[TensorOperand, ...]:
-        return tuple(o for o in self.operands if isinstance(o, TensorOperand))
+    def walk_of(self, position: int) -> Walk:
+        """How operand ``position`` was laid out; KeyError for a scalar."""
+        return self.walks[position]
 
 
 __all__ = ["Names", "Operand", "ScalarOperand", "TensorOperand", "TileCall"]

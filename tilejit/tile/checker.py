@@ -20,6 +20,7 @@ from tilejit.errors import (
     Diagnostic,
     InternalError,
     Report,
+    Span,
     TargetError,
     fault,
 )
@@ -28,11 +29,12 @@ from tilejit.ptx import spelling
 from tilejit.ptx.forms import Form
 from tilejit.target import Target
 from tilejit.tile import raw
+from tilejit.tile.affine import Context
 from tilejit.tile.call import Names, TileCall
 from tilejit.tile.facts import Facts, Site, analyse
 from tilejit.tile.family import Family, FamilyIndex, Param, Step
-from tilejit.tile.groups import find_group
-from tilejit.tile.region import resolve
+from tilejit.tile.groups import Group, find_group
+from tilejit.tile.region import Walk, resolve
 
 TARGET_CODE = "target/unsupported"
 EWISE = "ewise"
@@ -51,7 +53,10 @@ class Checked:
         found = self._calls.get(id(call))
         if found is None or found[0] is not call:
             raise fault(
-                InternalError, "internal/unchecked", "this call was not part of the check", call.span
+                InternalError,
+                "internal/unchecked",
+                "this call was not part of the check",
+                call.span,
             )
         return found[1]
 
@@ -95,10 +100,15 @@ class _Check:
     families: FamilyIndex
     report: Report = field(default_factory=Report)
     ready: list[_Ready] = field(default_factory=list)
+    target: Target = field(init=False)
+    facts: Facts = field(init=False)
+    names: Names = field(init=False)
+    memo: dict[tuple[object, ...], Walk] = field(default_factory=dict)
+    groups: dict[tuple[int, int, bool, str], Group] = field(default_factory=dict)
 
     def all_calls(self) -> None:
         self.target = Target.parse(self.function.target)
-        self.facts: Facts = analyse(self.function)
+        self.facts = analyse(self.function)
         self.names = Names(_names(self.function))
         for site in self.facts.sites.values():
             with self.report.at(site.call.span):
@@ -128,7 +138,7 @@ class _Check:
 
     # --- instructions
 
-    def _forms(self, name: str, span: nodes.Span | None, *, tile: bool) -> tuple[Form, ...]:
+    def _forms(self, name: str, span: Span | None, *, tile: bool) -> tuple[Form, ...]:
         """The forms spelled ``name`` that the target has; none after a report."""
         try:
             forms = spelling.lookup(name)
@@ -207,15 +217,23 @@ class _Check:
         resolved = tuple(
             resolve(n, operand, evaluator, call.span) for n, operand in zip(names, operands)
         )
-        group = find_group(
-            evaluator.context, scope, self.facts.launch, self.report, call.span
-        )
+        group = self._group(evaluator.context, scope, call)
         if group is None or params is None:
             return None
         return TileCall(
             family.name, family.contract, name, forms, resolved, params, scope, group, evaluator,
-            self.facts.launch, self.target, self.names, call.span, function,
+            self.facts.launch, self.target, self.names, call.span, function, self.memo,
         )  # fmt: skip
+
+    def _group(self, context: Context, scope: nodes.Scope, call: nodes.Call) -> Group | None:
+        """The call's group; calls under the same guards share one."""
+        key = (id(context.mask), context.level, context.elected, scope)
+        found = self.groups.get(key)
+        if found is None:
+            found = find_group(context, scope, self.facts.launch, self.report, call.span)
+            if found is not None:
+                self.groups[key] = found
+        return found
 
     # --- keywords
 
@@ -279,9 +297,7 @@ class _Check:
             return value
         return self._run_time(family, param, value, span)
 
-    def _run_time(
-        self, family: Family, param: Param, value: nodes.Expr, span: nodes.Span | None
-    ) -> Any:
+    def _run_time(self, family: Family, param: Param, value: nodes.Expr, span: Span | None) -> Any:
         """A run-time keyword of a scalar type; an integer literal takes the type."""
         wanted = dtypes.BY_NAME.get(param.type)
         if wanted is None:

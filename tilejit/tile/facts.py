@@ -17,7 +17,6 @@ import numpy as np
 from tilejit import dtypes
 from tilejit.ir import nodes
 from tilejit.tile.affine import (
-    CTA,
     GRID,
     HUGE,
     THREAD,
@@ -34,6 +33,7 @@ from tilejit.tile.affine import (
     settle,
     unknown_truth,
 )
+from tilejit.tile.launch import launch_values
 from tilejit.tile.raw import written_variables
 from tilejit.tile.values import (
     MAX_EXTENT,
@@ -45,7 +45,6 @@ from tilejit.tile.values import (
     common_congruence,
     hull,
     integer_bounds,
-    launch_values,
 )
 
 MAX_PASSES = 8
@@ -99,7 +98,7 @@ class _State:
 
 @dataclass(slots=True)
 class _Loop:
-    mask: np.ndarray  # type: ignore[type-arg]
+    mask: np.ndarray
     breaks: list[_State] = field(default_factory=list)
     continues: list[_State] = field(default_factory=list)
 
@@ -142,7 +141,7 @@ class _Interpreter:
         state = _State(Context(self.threads, np.ones(self.threads.total, dtype=np.bool_)), {})
         self._parameters(state)
         derived = Derived()
-        host = Evaluator(state.context, state.env, derived, {})
+        host = Evaluator(state.context, state.env, derived, {}, wraps=False)
         launch = self.function.launch
         grid = tuple(host.integer(extent) for extent in launch.grid or ())
         hardware, facts = launch_values(self.threads, launch, _bounded(grid, launch, host))
@@ -299,9 +298,7 @@ class _Interpreter:
             trips = settle(np.maximum(-(-np.asarray(span.const) // size), 0))
             inside = inside.narrowed(np.asarray(trips) > 0)
             highest = -inside.least(-trips) if not inside.dead else 0
-            level = (
-                GRID if isinstance(trips, int) else self.threads.array_level(trips, inside.mask)
-            )
+            level = GRID if isinstance(trips, int) else self.threads.array_level(trips, inside.mask)
         else:
             highest = max(0, -(-inside.range(span)[1] // size))
             level = inside.uniformity(span)
@@ -348,7 +345,9 @@ class _Interpreter:
             if last:
                 for name, guess in guesses.items():
                     guess.value, guess.fixed, guess.step = self._anything(guess, name), True, None
-            run = outside.branch(replace(outside.context, level=min(outside.context.level, outside.lost)))
+            run = outside.branch(
+                replace(outside.context, level=min(outside.context.level, outside.lost))
+            )
             for name, guess in guesses.items():
                 run.env[name] = self._at_top(guess, name, iteration)
             start_values = {n: run.env[n] for n in names}
@@ -358,7 +357,9 @@ class _Interpreter:
             self.loops.pop()
             ends = [s for s in (run, *frame.continues) if not s.context.dead]
             lost_break = min([outside.lost_break, *(s.lost_break for s in (run, *frame.continues))])
-            lost_return = min([outside.lost_return, *(s.lost_return for s in (run, *frame.continues))])
+            lost_return = min(
+                [outside.lost_return, *(s.lost_return for s in (run, *frame.continues))]
+            )
             settled = (lost_break, lost_return) == (outside.lost_break, outside.lost_return)
             outside.lost_break, outside.lost_return = lost_break, lost_return
             for name, guess in guesses.items():
@@ -461,7 +462,7 @@ class _Interpreter:
         iteration: Affine | None,
     ) -> bool:
         """Does the guess hold at the end of the iteration? Improves it and says False if not."""
-        if not ends or guess.fixed and guess.value is top and not isinstance(top, Affine):
+        if not ends:
             return True
         if not isinstance(top, Affine):
             levels = [_level_of(c, v) for c, v in ends]
@@ -476,9 +477,7 @@ class _Interpreter:
             guess.value, guess.fixed, guess.step = self._anything(guess, name), True, None
             return False
         differences = [v - top for _, v in values]
-        steady = all(d.exact for d in differences) and (
-            len({d.key() for d in differences}) == 1
-        )
+        steady = all(d.exact for d in differences) and (len({d.key() for d in differences}) == 1)
         change = differences[0].const
         if guess.step is not None:
             if steady and np.array_equal(np.asarray(change), np.asarray(guess.step)):
@@ -502,7 +501,7 @@ class _Interpreter:
         low, high = min(r[0] for r in ranges), max(r[1] for r in ranges)
         level = min(c.uniformity(v) for c, v in values)
         whole = Context(self.threads, np.ones(self.threads.total, dtype=np.bool_))
-        mod, rem = common_congruence([*values, (whole, top)])
+        mod, _ = common_congruence([*values, (whole, top)])
         fits = symbol.lo <= low and high <= symbol.hi
         congruent = symbol.mod == mod
         if not fits or not congruent or level < symbol.level:

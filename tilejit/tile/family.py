@@ -177,7 +177,9 @@ class Param:
     required: bool = False
 
 
-PRED = Param("pred", "runtime", "bool", None, "Execute the instruction when true; None is unconditional.")
+PRED = Param(
+    "pred", "runtime", "bool", None, "Execute the instruction when true; None is unconditional."
+)
 PRESERVE_DST = Param(
     "preserve_dst", "static", "bool", False,
     "With pred: keep the initialised destination where pred is false.",

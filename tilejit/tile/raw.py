@@ -65,7 +65,7 @@ def written_variables(call: nodes.Call) -> tuple[nodes.Var, ...]:
 
 
 def is_sink(expr: nodes.Expr) -> bool:
-    """``T.ptx.SINK``: the text ``_`` or a static None."""
+    """``T.ptx.SINK`` (the text ``_``), or a keyword left at None."""
     return (isinstance(expr, nodes.Text) and expr.value == "_") or (
         isinstance(expr, nodes.Static) and expr.value is None
     )
@@ -205,9 +205,7 @@ def _check_item(
                 span=where,
             )  # fmt: skip
     elif spec.kind == "addr":
-        if not isinstance(pointed_type(item), nodes.PointerType) and not _is_shared_offset(
-            spec, item
-        ):
+        if not isinstance(item.type, nodes.PointerType) and not _is_address_number(spec, item):
             report.error(
                 "ptx/address", f"{spec.name} of {form.spelling} is a {item.type}, expected an address",
                 span=where, help="T.address_of(x) or x.ptr_to([…]) gives one",
@@ -220,23 +218,16 @@ def _check_item(
         check_scalar(form, spec, item, report, where, "ptx")
 
 
-def _is_shared_offset(spec: OperandSpec, item: nodes.Expr) -> bool:
+def _is_address_number(spec: OperandSpec, item: nodes.Expr) -> bool:
     """A uint32 is a shared address; a uint64 is a generic or global one."""
     wanted = nodes.UINT32 if spec.space.startswith("shared") else nodes.UINT64
     return item.type == wanted
 
 
-def pointed_type(item: nodes.Expr) -> nodes.Type:
-    """The type of an address operand, seen through ``T.ptx.addr(pointer, bytes)``."""
-    if isinstance(item, nodes.Call) and item.op == "ptx.addr":
-        return item.args[0].type
-    return item.type
-
-
 def _check_space(
     form: Form, spec: OperandSpec, item: nodes.Expr, report: Report, span: Span | None
 ) -> None:
-    type_ = pointed_type(item)
+    type_ = item.type
     if isinstance(type_, nodes.PointerType) and spec.space:
         family = spec.space.split("::")[0]
         if type_.space != family:
@@ -363,15 +354,10 @@ def _destination(item: nodes.Expr) -> Variable | Element | None:
 
 
 def address(item: nodes.Expr, spec: OperandSpec) -> Memory:
-    """A pointer, or pointer and byte offset, as a memory operand."""
-    offset = 0
-    if isinstance(item, nodes.Call) and item.op == "ptx.addr":
-        item, amount = item.args
-        assert isinstance(amount, nodes.Const)
-        offset = int(amount.value)
+    """A pointer, or a number that is an address, as a memory operand."""
     if isinstance(item.type, nodes.PointerType):
         space = item.type.space
     else:
         space = "shared" if spec.space.startswith("shared") else "global"
         item = nodes.Bitcast(item, nodes.PointerType(space), span=item.span)
-    return Memory(item, offset, space)
+    return Memory(item, 0, space)

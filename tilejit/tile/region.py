@@ -10,6 +10,7 @@ families), addresses as expressions (``tile.walk``).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -268,7 +269,7 @@ def walk(
             memory = memory + value
         else:
             owners[axis] = owners.get(axis, np.zeros((1,) * memory.ndim, np.int64)) + value
-    shape = (-1, int(np.prod(repeat, dtype=np.int64)), int(np.prod(atom, dtype=np.int64)))
+    shape = (-1, math.prod(repeat), math.prod(atom))
     full = (*repeat, *atom)
 
     def flat(values: IntArray) -> IntArray:
@@ -382,7 +383,9 @@ def _from_table(
     """Positions looked up in the layout's full table, where its iters straddle dimensions."""
     shape = operand.view.shape
     if any(s.terms for s in starts) or not all(isinstance(e, int) for e in shape):
-        raise NotSeparable("the layout's iters straddle dimensions, so starts must be known numbers")
+        raise NotSeparable(
+            "the layout's iters straddle dimensions, so starts must be known numbers"
+        )
     if operand.space != "local" and any(i.shape[0] > 1 for i in indices):
         raise NotSeparable(
             "the layout's iters straddle dimensions, so threads' addresses have no formula; "

@@ -31,7 +31,6 @@ from tilejit.tile.affine import (
     Context,
     Number,
     Symbol,
-    Threads,
     conjunction,
     disjunction,
     enter,
@@ -94,12 +93,14 @@ class Derived:
 @dataclass(slots=True)
 class Evaluator:
     """Evaluates expressions at one program point. ``context`` grows by the axioms of derived
-    symbols; read it back after evaluating."""
+    symbols; read it back after evaluating. ``wraps``: arithmetic wraps at its type's width, as on the
+    device; the host computes a grid in Python's integers."""
 
     context: Context
     env: Environment
     derived: Derived
     hardware: dict[str, Affine]
+    wraps: bool = True
 
     # --- entry points
 
@@ -260,7 +261,8 @@ class Evaluator:
     def arithmetic(self, op: str, a: Affine, b: Affine, dtype: DType) -> Affine:
         """``a op b`` on integers of one type, wrapped at its width."""
         try:
-            return self._wrapped(self._operate(op, a, b, dtype), dtype)
+            result = self._operate(op, a, b, dtype)
+            return self._wrapped(result, dtype) if self.wraps else result
         except OverflowError:
             level = min(self.context.uniformity(a), self.context.uniformity(b))
             low, high = integer_bounds(dtype)
@@ -302,7 +304,7 @@ class Evaluator:
         (a_low, a_high), (b_low, b_high) = self.context.range(a), self.context.range(b)
         if op == "bitand" and (a_low >= 0 or b_low >= 0):
             low = 0
-            high = min(h for l, h in ((a_low, a_high), (b_low, b_high)) if l >= 0)
+            high = min(h for low_, h in ((a_low, a_high), (b_low, b_high)) if low_ >= 0)
         elif op in ("bitor", "bitxor") and a_low >= 0 and b_low >= 0:
             low, high = 0, (1 << max(a_high.bit_length(), b_high.bit_length())) - 1
         return self._between(op, (a, b), low, high, f"({a} {op} {b})")
@@ -488,7 +490,11 @@ class Evaluator:
     def _at_least_zero(self, difference: Affine) -> Cond:
         low, high = self.context.bounds(difference)
         may, must = np.asarray(high) >= 0, np.asarray(low) >= 0
-        if not difference.exact and not must.any() and self.context.prove_nonnegative(difference, 2):
+        if (
+            not difference.exact
+            and not must.any()
+            and self.context.prove_nonnegative(difference, 2)
+        ):
             must = may = np.asarray(True)
         level = GRID if difference.exact else self.context.uniformity(difference)
         return Cond(_flat(may), _flat(must), level, False, (difference,), (-difference - 1,))
@@ -609,9 +615,7 @@ class Evaluator:
     ) -> Affine:
         level = min(self.context.uniformity(o) for o in operands)
         key = (op, *(o.key() for o in operands))
-        return self._derive(
-            key, lambda: (of_symbol(Symbol(name, low, high, level=level)), ())
-        )
+        return self._derive(key, lambda: (of_symbol(Symbol(name, low, high, level=level)), ()))
 
     def _derive(
         self, key: tuple[object, ...], make: Callable[[], tuple[Affine, tuple[Affine, ...]]]
@@ -652,7 +656,7 @@ def _int(value: Number) -> Number:
     return value if isinstance(value, int) else settle(value)
 
 
-def _flat(values: np.ndarray) -> bool | np.ndarray:  # type: ignore[type-arg]
+def _flat(values: np.ndarray) -> bool | np.ndarray:
     if values.ndim == 0:
         return bool(values)
     return values
@@ -667,71 +671,10 @@ def _wrap_exact(value: Affine, low: int, high: int) -> Affine:
     return value
 
 
-def _merged(chosen: np.ndarray, a: Affine, b: Affine) -> Affine:  # type: ignore[type-arg]
+def _merged(chosen: np.ndarray, a: Affine, b: Affine) -> Affine:
     def pick(x: Number, y: Number) -> Number:
         return settle(np.where(chosen, np.asarray(x), np.asarray(y)).astype(np.int64))
 
     symbols = {**a.terms, **b.terms}
     terms = {s: pick(a.terms.get(s, 0), b.terms.get(s, 0)) for s in symbols}
     return Affine(pick(a.const, b.const), {s: c for s, c in terms.items() if not is_zero(c)})
-
-
-def launch_values(
-    threads: Threads, launch: nodes.LaunchConfig, grid: tuple[Affine, ...]
-) -> tuple[dict[str, Affine], tuple[Affine, ...]]:
-    """The hardware ids of a launch, and the inequalities between them. ``grid`` x first."""
-    block = tuple(launch.block) + (1,) * (3 - len(launch.block))
-    cluster = tuple(launch.cluster or ()) + (1,) * (3 - len(launch.cluster or ()))
-    thread = np.arange(threads.total, dtype=np.int64)
-    rank, tid = thread // threads.per_cta, thread % threads.per_cta
-    ids: dict[str, Affine] = {}
-    facts: list[Affine] = []
-
-    def put(name: str, values: Number) -> None:
-        ids[name] = Affine(settle(values))
-
-    for position, (name, extent) in enumerate(
-        (("tid", tid), ("laneid", tid % 32), ("warpid", tid // 32), ("warpgroupid", tid // 128),
-         ("warp_in_warpgroup", tid // 32 % 4), ("tid_in_warpgroup", tid % 128),
-         ("cluster_ctarank", rank))
-    ):  # fmt: skip
-        put(name, extent)
-    inner_tid, inner_rank = tid, rank
-    for position, axis in enumerate("xyz"):
-        put(f"tid.{axis}", inner_tid % block[position])
-        put(f"ntid.{axis}", block[position])
-        put(f"cluster_ctaid.{axis}", inner_rank % cluster[position])
-        put(f"cluster_nctaid.{axis}", cluster[position])
-        inner_tid, inner_rank = inner_tid // block[position], inner_rank // cluster[position]
-        count, known = _grid_axis(grid, launch, position)
-        ids[f"nctaid.{axis}"] = count
-        per = cluster[position]
-        highest = known if known is not None else launch.grid_bound[position]
-        clusters = max(1, highest // per)
-        level = GRID if clusters == 1 and known is not None else 4
-        symbol = Symbol(
-            f"clusterid.{axis}" if per > 1 else f"ctaid.{axis}", 0, clusters - 1, level=level,
-            attained=known is not None,
-        )  # fmt: skip
-        ids[f"clusterid.{axis}"] = of_symbol(symbol) if clusters > 1 else Affine()
-        ids[f"ctaid.{axis}"] = (
-            ids[f"clusterid.{axis}"].scaled(per) + ids[f"cluster_ctaid.{axis}"]
-        )
-        ids[f"nclusterid.{axis}"] = Affine(clusters) if known is not None else of_symbol(
-            Symbol(f"nclusterid.{axis}", 1, clusters, level=GRID)
-        )
-        if known is None:
-            facts.append(count - ids[f"ctaid.{axis}"] - 1)
-    return ids, tuple(facts)
-
-
-def _grid_axis(
-    grid: tuple[Affine, ...], launch: nodes.LaunchConfig, position: int
-) -> tuple[Affine, int | None]:
-    """Number of CTAs along an axis, and that number when it is static."""
-    if launch.grid is None:
-        bound = launch.grid_bound[position]
-        return of_symbol(Symbol(f"nctaid.{'xyz'[position]}", 1, bound, level=GRID)), None
-    if position >= len(grid):
-        return Affine(1), 1
-    return grid[position], grid[position].constant

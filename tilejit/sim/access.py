@@ -1,0 +1,126 @@
+"""Memory accesses of a cohort: addresses of lanes in, bytes of lanes out.
+
+Holds the program's sites (each load, store and instruction operand with its source line) and knows
+where every buffer is.
+
+Not here: the checks (``memory``), who orders what (``hazards``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from tilejit.errors import Span
+from tilejit.sim.faults import Site
+from tilejit.sim.geometry import LANES
+from tilejit.sim.memory import GlobalBuffer, GlobalMemory, SharedBuffer, SharedMemory
+
+if TYPE_CHECKING:
+    from tilejit.sim.cohort import Array, Cohort
+
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+
+
+@dataclass(slots=True)
+class Accesses:
+    """Where the program's buffers are, and the sites compiled so far.
+
+    ``stored``: names of global buffers the program can write; None once an address without a known
+    buffer is written through.
+    """
+
+    buffers: Mapping[str, GlobalBuffer]
+    shared: Mapping[str, SharedBuffer]
+    sites: list[Site] = field(default_factory=list)
+    stored: set[str] | None = field(default_factory=set)
+
+    def site(self, verb: str, what: str, span: Span | None, atomic: bool = False) -> Site:
+        found = Site(len(self.sites), verb, what, span, atomic)
+        self.sites.append(found)
+        return found
+
+    def base(self, name: str) -> int:
+        """Address of a buffer: 64-bit in global space, an offset in the window in shared space."""
+        if name in self.shared:
+            return self.shared[name].offset_bytes
+        return self.buffers[name].base_address
+
+    def will_store(self, name: str | None, space: str) -> None:
+        """Compile time: a write to this buffer (None: to any) follows."""
+        if space != "global":
+            return
+        if name is None:
+            self.stored = None
+        elif self.stored is not None:
+            self.stored.add(name)
+
+
+def memory_of(c: Cohort, space: str) -> GlobalMemory | SharedMemory:
+    return c.batch.shared if space == "shared" else c.batch.global_memory
+
+
+def load(
+    c: Cohort, addresses: Array, nbytes: int, site: Site, space: str, name: str | None
+) -> Bytes:
+    """``nbytes`` per lane: (warps, 32, nbytes). Inactive and faulty lanes give zeros."""
+    flat = np.ascontiguousarray(c.flat(addresses))
+    if not flat.size:
+        return np.zeros((c.warps, LANES, nbytes), np.uint8)
+    data = memory_of(c, space).load(flat, nbytes, c.lanes(), site, name)
+    if c.mask is None:
+        return data.reshape(c.warps, LANES, nbytes)
+    out = np.zeros((c.warps, LANES, nbytes), np.uint8)
+    out[c.mask] = data
+    return out
+
+
+def store(
+    c: Cohort, addresses: Array, values: Bytes, site: Site, space: str, name: str | None
+) -> None:
+    """Stores (warps, 32, nbytes) from the active lanes; two axes of size one broadcast."""
+    flat = np.ascontiguousarray(c.flat(addresses))
+    if not flat.size:
+        return
+    nbytes = values.shape[-1]
+    whole = np.broadcast_to(values, (c.warps, LANES, nbytes))
+    data = whole.reshape(-1, nbytes) if c.mask is None else whole[c.mask]
+    memory_of(c, space).store(flat, data, c.lanes(), site, name)
+
+
+def words(data: Bytes, word: Any) -> Array:
+    """The last axis' bytes as one unsigned word."""
+    return np.ascontiguousarray(data).view(word)[..., 0]
+
+
+def as_bytes(bits: Array) -> Bytes:
+    """Words as a last axis of bytes."""
+    whole = np.ascontiguousarray(bits)
+    return whole.view(np.uint8).reshape(*whole.shape, whole.dtype.itemsize)
+
+
+def update(
+    c: Cohort,
+    addresses: Array,
+    nbytes: int,
+    change: Callable[[tuple[int, int], Bytes], Bytes],
+    site: Site,
+    space: str,
+    name: str | None,
+) -> Bytes:
+    """One read-modify-write per active lane, lane after lane: the old bytes, (warps, 32, nbytes)."""
+    out = np.zeros((c.warps, LANES, nbytes), np.uint8)
+    flat = np.ascontiguousarray(c.flat(addresses))
+    if not flat.size:
+        return out
+    row, lane = np.nonzero(c.mask_array())
+
+    def changed(position: int, old: Bytes) -> Bytes:
+        return change((int(row[position]), int(lane[position])), old)
+
+    out[row, lane] = memory_of(c, space).update(flat, nbytes, changed, c.lanes(), site, name)
+    return out

@@ -1,0 +1,589 @@
+"""A function as a linear program: one closure per operation, jumps instead of nesting.
+
+Each operation takes a cohort and returns the next program counter, or STOP after it has recorded
+why it stops (it waits, it ended, it was split, or others should run). Lanes diverge by masks. Where
+a branch or loop contains something that can wait, warps that disagree are split into cohorts of
+their own; elsewhere both sides are executed under masks.
+
+Not here: expressions (``expr``), tile steps (``machine``), choosing who runs (``schedule``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol, TypeAlias
+
+import numpy as np
+
+from tilejit.errors import Span, Unsimulated, fault
+from tilejit.ir import nodes
+from tilejit.ir.walk import descend
+from tilejit.sim import scalar
+from tilejit.sim.barrier import Wait, arrive
+from tilejit.sim.cohort import NOT_A_SCOPE, Array, Cohort, IfFrame, LoopFrame
+from tilejit.sim.convergent import check_converged
+from tilejit.sim.expr import Evaluate, Expressions, dtype_of, unsimulated
+from tilejit.sim.geometry import LANES
+from tilejit.sim.hazards import Bools
+from tilejit.sim.machine import Action, Steps, run_all
+from tilejit.sim.registers import Mask, RegisterFile
+from tilejit.tile.family import FamilyIndex, Immediate, Issue, Registers, Step, Value
+
+Operation: TypeAlias = Callable[[Cohort], int]
+
+STOP = -1
+TURNS_PER_YIELD = 64
+"""Turns of a ``while`` after which other cohorts run: a loop may poll what they write."""
+
+WAITING_CALLS = ("cuda.cta_sync", "cuda.cluster_sync", "cuda.named_barrier_sync")
+
+
+class Checked(Protocol):
+    """What the simulator needs of ``tile.checker.Checked``."""
+
+    @property
+    def function(self) -> nodes.Function: ...
+
+    def steps(self, call: nodes.Call) -> tuple[Step, ...]: ...
+
+
+@dataclass(slots=True)
+class Label:
+    pc: int = -1
+
+
+@dataclass(slots=True)
+class Program:
+    """``spans[pc]``: where the operation comes from. ``slots``: number of variables.
+    ``waits``: can a warp wait for others?"""
+
+    code: list[Operation]
+    spans: list[Span | None]
+    slots: int
+    waits: bool
+
+
+def compile_program(checked: Checked, expressions: Expressions, families: FamilyIndex) -> Program:
+    """The function's body, ready to run."""
+    compiler = _Compiler(checked, expressions, families)
+    end = Label()
+    compiler.block(checked.function.body, end, None)
+    compiler.mark(end)
+    compiler.emit(_end, checked.function.span)
+    return Program(
+        compiler.code, compiler.spans, len(expressions.slots), compiler.waits(checked.function.body)
+    )
+
+
+def _end(c: Cohort) -> int:
+    c.batch.exit(c)
+    c.rows = c.rows[:0]
+    return STOP
+
+
+@dataclass(slots=True)
+class _Loop:
+    """The innermost loop around a statement: its frame's depth, and where ``continue`` goes."""
+
+    depth: int
+
+
+@dataclass(slots=True)
+class _Compiler:
+    checked: Checked
+    expressions: Expressions
+    families: FamilyIndex
+    code: list[Operation] = field(default_factory=list)
+    spans: list[Span | None] = field(default_factory=list)
+    depth: int = 0
+    waiting: dict[int, bool] = field(default_factory=dict)
+    tile_steps: Steps = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.tile_steps = Steps(self.expressions, self.families)
+
+    def emit(self, operation: Operation, span: Span | None) -> int:
+        self.code.append(operation)
+        self.spans.append(span)
+        return len(self.code) - 1
+
+    def mark(self, label: Label) -> None:
+        label.pc = len(self.code)
+
+    def effect(self, action: Action, span: Span | None) -> None:
+        """An operation that always goes on to the next."""
+        after = len(self.code) + 1
+
+        def run(c: Cohort) -> int:
+            action(c)
+            return after
+
+        self.emit(run, span)
+
+    # --- what can wait
+
+    def waits(self, block: nodes.Block) -> bool:
+        return any(self._waits(statement) for statement in block)
+
+    def _waits(self, s: nodes.Stmt) -> bool:
+        found = self.waiting.get(id(s))
+        if found is None:
+            found = self.waiting[id(s)] = self._find_wait(s)
+        return found
+
+    def _find_wait(self, s: nodes.Stmt) -> bool:
+        if isinstance(s, nodes.If):
+            return self.waits(s.then) or self.waits(s.orelse)
+        if isinstance(s, nodes.For):
+            return self.waits(s.body)
+        if isinstance(s, nodes.While):
+            # It may poll memory that another warp writes.
+            return True
+        if not isinstance(s, nodes.Evaluate):
+            return False
+        if s.call.op in WAITING_CALLS:
+            return True
+        if s.call.op in ("tile.apply", "ptx"):
+            steps = self.checked.steps(s.call)
+            return any(isinstance(step, Issue) and raw_wait(step) is not None for step in steps)
+        return False
+
+    # --- statements
+
+    def block(self, block: nodes.Block, skip: Label, loop: _Loop | None) -> None:
+        """``skip``: where to go when no lane of the cohort is left in the block."""
+        for statement in block:
+            self.statement(statement, skip, loop)
+
+    def statement(self, s: nodes.Stmt, skip: Label, loop: _Loop | None) -> None:
+        if isinstance(s, nodes.Declare):
+            self._declare(s)
+        elif isinstance(s, nodes.Assign):
+            self._assign(s)
+        elif isinstance(s, nodes.Store):
+            self._store(s)
+        elif isinstance(s, nodes.AllocTensor):
+            self._alloc(s)
+        elif isinstance(s, nodes.If):
+            self._if(s, skip, loop)
+        elif isinstance(s, nodes.For):
+            self._for(s, skip)
+        elif isinstance(s, nodes.While):
+            self._while(s, skip)
+        elif isinstance(s, (nodes.Break, nodes.Continue, nodes.Return)):
+            self._leave(s, skip, loop)
+        else:
+            self._call(s)
+
+    def _declare(self, s: nodes.Declare) -> None:
+        slot = self.expressions.slot(s.var)
+        if s.value is None:
+            self.effect(lambda c: c.declare(slot, None), s.span)
+            return
+        value = self.expressions.compile(s.value)
+        self.effect(lambda c: c.declare(slot, value(c)), s.span)
+
+    def _assign(self, s: nodes.Assign) -> None:
+        slot, value = self.expressions.slot(s.var), self.expressions.compile(s.value)
+        self.effect(lambda c: c.assign(slot, value(c)), s.span)
+
+    def _store(self, s: nodes.Store) -> None:
+        value = self.expressions.compile(s.value)
+        store = self.expressions.store(s.view, s.indices, s.span)
+        dtype = s.view.dtype
+        self.effect(lambda c: store(c, scalar.to_bits(value(c), dtype)), s.span)
+
+    def _alloc(self, s: nodes.AllocTensor) -> None:
+        name = s.buffer.name
+        if name not in self.expressions.unit_bytes:
+            return
+        unit, units = self.expressions.unit_bytes[name], self.expressions.local_units[name]
+
+        def allocate(c: Cohort) -> None:
+            c.files[name] = RegisterFile(unit, units, c.warps)
+
+        self.effect(allocate, s.span)
+
+    # --- branches
+
+    def _if(self, s: nodes.If, skip: Label, loop: _Loop | None) -> None:
+        condition = self.expressions.compile(s.condition)
+        orelse, end = Label(), Label()
+        split = self._waits(s)
+        then_pc = len(self.code) + 1
+
+        def enter(c: Cohort, yes: Mask, no: Mask, some_yes: bool, some_no: bool) -> int:
+            if not some_yes and not some_no:
+                return end.pc + 1
+            c.frames.append(IfFrame(c.mask, no if some_yes and some_no else NOT_A_SCOPE))
+            c.mask = yes if some_yes else no
+            return then_pc if some_yes else orelse.pc + 1
+
+        def branch(c: Cohort) -> int:
+            yes, no, some_yes, some_no = c.narrow(condition(c))
+            if split and some_yes and some_no and c.warps > 1:
+                return _split_branch(c, yes, no, enter)
+            return enter(c, yes, no, some_yes, some_no)
+
+        self.emit(branch, s.span)
+        self.depth += 1
+        self.block(s.then, orelse, loop)
+        self.mark(orelse)
+
+        def turn(c: Cohort) -> int:
+            frame = c.frames[-1]
+            assert isinstance(frame, IfFrame)
+            if frame.orelse is None or frame.orelse.any():
+                c.mask, frame.orelse = frame.orelse, NOT_A_SCOPE
+                return orelse.pc + 1
+            return end.pc
+
+        self.emit(turn, s.span)
+        self.block(s.orelse, end, loop)
+        self.depth -= 1
+        self.mark(end)
+        leaves = _leaves(s)
+
+        def leave(c: Cohort) -> int:
+            c.mask = c.frames.pop().outer
+            if leaves and not c.any_active():
+                return skip.pc
+            return end.pc + 1
+
+        self.emit(leave, s.span)
+
+    # --- loops
+
+    def _for(self, s: nodes.For, skip: Label) -> None:
+        start, stop = self.expressions.compile(s.start), self.expressions.compile(s.stop)
+        step = int(s.step.value)
+        slot = self.expressions.slot(s.var)
+        kind = scalar.value_type(dtype_of(s.var.type))
+        test, following, leave = Label(), Label(), Label()
+        split = self._waits(s)
+
+        def begin(c: Cohort) -> int:
+            counter, last = start(c).astype(np.int64), stop(c).astype(np.int64)
+            c.frames.append(LoopFrame(c.mask, c.mask, counter, last))
+            return test.pc
+
+        self.emit(begin, s.span)
+        self.mark(test)
+
+        def turn(c: Cohort) -> int:
+            frame = c.frames[-1]
+            assert isinstance(frame, LoopFrame) and frame.counter is not None
+            c.mask = frame.live
+            going = frame.counter < frame.stop if step > 0 else frame.counter > frame.stop
+            yes, _, some_yes, _ = c.narrow(going)
+            if not some_yes:
+                return leave.pc
+            frame.live = c.mask = yes
+            if split and yes is not None and c.warps > 1:
+                staying = yes.any(axis=1)
+                if not staying.all():
+                    return _split_rows(c, [(~staying, leave.pc), (staying, test.pc)])
+            c.declare(slot, frame.counter.astype(kind))
+            return test.pc + 1
+
+        self.emit(turn, s.span)
+        self.depth += 1
+        self.block(s.body, following, _Loop(self.depth - 1))
+        self.depth -= 1
+        self.mark(following)
+
+        def advance(c: Cohort) -> int:
+            frame = c.frames[-1]
+            assert isinstance(frame, LoopFrame) and frame.counter is not None
+            frame.counter = frame.counter + np.int64(step)
+            _count_turn(c, s.span)
+            return test.pc
+
+        self.emit(advance, s.span)
+        self.mark(leave)
+        self._leave_loop(s, skip, leave)
+
+    def _while(self, s: nodes.While, skip: Label) -> None:
+        top, following, leave = Label(), Label(), Label()
+
+        def begin(c: Cohort) -> int:
+            c.frames.append(LoopFrame(c.mask, c.mask))
+            return top.pc
+
+        self.emit(begin, s.span)
+        self.mark(top)
+
+        def turn(c: Cohort) -> int:
+            frame = c.frames[-1]
+            assert isinstance(frame, LoopFrame)
+            c.mask = frame.live
+            if not c.any_active():
+                return leave.pc
+            if c.mask is not None and c.warps > 1:
+                staying = c.mask.any(axis=1)
+                if not staying.all():
+                    return _split_rows(c, [(~staying, leave.pc), (staying, top.pc)])
+            return top.pc + 1
+
+        self.emit(turn, s.span)
+        self.depth += 1
+        self.block(s.body, following, _Loop(self.depth - 1))
+        self.depth -= 1
+        self.mark(following)
+
+        def again(c: Cohort) -> int:
+            _count_turn(c, s.span)
+            if c.turns % TURNS_PER_YIELD:
+                return top.pc
+            c.pc = top.pc
+            return STOP
+
+        self.emit(again, s.span)
+        self.mark(leave)
+        self._leave_loop(s, skip, leave)
+
+    def _leave_loop(self, s: nodes.For | nodes.While, skip: Label, leave: Label) -> None:
+        returns = any(isinstance(node, nodes.Return) for node in descend(s.body))
+
+        def run(c: Cohort) -> int:
+            c.mask = c.frames.pop().outer
+            if returns and not c.any_active():
+                return skip.pc
+            return leave.pc + 1
+
+        self.emit(run, s.span)
+
+    def _leave(
+        self, s: nodes.Break | nodes.Continue | nodes.Return, skip: Label, loop: _Loop | None
+    ) -> None:
+        if isinstance(s, nodes.Return):
+
+            def end_lanes(c: Cohort) -> int:
+                c.batch.exit(c)
+                c.leave(0)
+                return skip.pc
+
+            self.emit(end_lanes, s.span)
+            return
+        assert loop is not None, "break outside a loop"
+        depth, breaks = loop.depth, isinstance(s, nodes.Break)
+
+        def leave(c: Cohort) -> int:
+            frame = c.frames[depth]
+            assert isinstance(frame, LoopFrame)
+            if breaks:
+                stay = ~c.mask_array()
+                frame.live = stay if frame.live is None else frame.live & stay
+            c.leave(depth + 1)
+            return skip.pc
+
+        self.emit(leave, s.span)
+
+    # --- calls
+
+    def _call(self, s: nodes.Evaluate) -> None:
+        call = s.call
+        span = call.span or s.span
+        op = call.op
+        if op in ("tile.apply", "tile.ewise", "ptx"):
+            self._tile_call(call, span)
+        elif op == "cuda.cta_sync":
+            self._wait(Wait("cta", span), span)
+        elif op == "cuda.cluster_sync":
+            self._wait(Wait("cluster", span), span)
+        elif op == "cuda.named_barrier_sync":
+            number, threads = (_static_int(arg) for arg in call.args)
+            self._wait(Wait("named", span, number, threads), span)
+        elif op == "cuda.warp_sync":
+            self.effect(lambda c: _warp_barrier(c, op, span), span)
+        elif op in ("cuda.fence_cta", "cuda.fence_gpu"):
+            # A fence orders nothing by itself; without modelled atomics there is nothing to pair.
+            return
+        elif op == "print":
+            self._print(call, span)
+        elif op in ("device_assert", "assume"):
+            self._assertion(call, span)
+        else:
+            value = self.expressions.compile(call)
+            self.effect(lambda c: _discard(value(c)), span)
+
+    def _tile_call(self, call: nodes.Call, span: Span | None) -> None:
+        actions: list[Action] = []
+
+        def flush() -> None:
+            if actions:
+                self.effect(run_all(actions.copy()), span)
+                actions.clear()
+
+        for step in self.checked.steps(call):
+            wait = raw_wait(step) if isinstance(step, Issue) else None
+            if wait is not None:
+                flush()
+                self._wait(replace(wait, span=span), span)
+            elif isinstance(step, Issue) and step.form.spelling == "bar.warp.sync":
+                actions.append(lambda c: _warp_barrier(c, "bar.warp.sync", span))
+            elif isinstance(step, Issue) and step.form.mnemonic in ("fence", "membar"):
+                continue
+            else:
+                actions.append(self.tile_steps.compile(step, span))
+        flush()
+
+    def _wait(self, wait: Wait, span: Span | None) -> None:
+        after = len(self.code) + 1
+
+        def run(c: Cohort) -> int:
+            if c.mask is not None:
+                here = c.mask.any(axis=1)
+                if not here.all():
+                    # Warps without a lane here do not arrive.
+                    if not here.any():
+                        return after
+                    return _split_rows(c, [(~here, after), (here, after - 1)])
+            arrive(c, wait)
+            c.pc = after
+            return STOP
+
+        self.emit(run, span)
+
+    def _print(self, call: nodes.Call, span: Span | None) -> None:
+        text = call.args[0]
+        assert isinstance(text, nodes.Text)
+        template = text.value
+        values = [self.expressions.compile(arg) for arg in call.args[1:]]
+        self.effect(lambda c: _print(c, template, values), span)
+
+    def _assertion(self, call: nodes.Call, span: Span | None) -> None:
+        condition = self.expressions.compile(call.args[0])
+        if call.op == "assume":
+            code, message = "sim/assume", "an assumption does not hold"
+        else:
+            code, message = "sim/assert", "assertion failed"
+        if len(call.args) > 1 and isinstance(call.args[1], nodes.Text) and call.args[1].value:
+            message = f"{message}: {call.args[1].value}"
+
+        def run(c: Cohort) -> None:
+            holds = condition(c)
+            if not holds.all():
+                lanes = c.mask_array() & ~holds
+                if lanes.any():
+                    c.batch.lane_fault(c, code, message, span, lanes)
+
+        self.effect(run, span)
+
+
+# --- run-time parts
+
+
+def _split_branch(
+    c: Cohort, yes: Mask, no: Mask, enter: Callable[[Cohort, Mask, Mask, bool, bool], int]
+) -> int:
+    """Warps all of whose lanes agree go their own ways; the others take both ways in turn."""
+    assert yes is not None and no is not None
+    some_yes, some_no = yes.any(axis=1), no.any(axis=1)
+    parts = [
+        (np.flatnonzero(some_yes & ~some_no), True, False),
+        (np.flatnonzero(some_no & ~some_yes), False, True),
+        (np.flatnonzero(some_yes & some_no), True, True),
+        (np.flatnonzero(~some_yes & ~some_no), False, False),
+    ]
+    present = [part for part in parts if part[0].size]
+    if len(present) == 1:
+        return enter(c, yes, no, present[0][1], present[0][2])
+    for rows, takes_yes, takes_no in present:
+        part = c.select(rows)
+        if takes_yes and not takes_no:
+            part.pc = enter(part, part.mask, NOT_A_SCOPE, True, False)
+        elif takes_no and not takes_yes:
+            part.pc = enter(part, NOT_A_SCOPE, part.mask, False, True)
+        else:
+            part.pc = enter(part, yes[rows], no[rows], takes_yes, takes_no)
+        c.batch.arrivals.append(part)
+    c.rows = c.rows[:0]
+    return STOP
+
+
+def _split_rows(c: Cohort, parts: Sequence[tuple[Bools, int]]) -> int:
+    """Cohorts of the chosen warps at the given places; the cohort itself ends."""
+    for chosen, pc in parts:
+        part = c.select(np.flatnonzero(chosen))
+        part.pc = pc
+        c.batch.arrivals.append(part)
+    c.rows = c.rows[:0]
+    return STOP
+
+
+def _count_turn(c: Cohort, span: Span | None) -> None:
+    c.turns += 1
+    if c.turns > c.batch.step_limit:
+        raise fault(
+            Unsimulated,
+            "sim/step-limit",
+            f"a loop turned {c.batch.step_limit} times in the simulator; it may never end",
+            span,
+            help="raise SimOptions.step_limit if the loop is meant to be that long",
+        )
+
+
+def _warp_barrier(c: Cohort, op: str, span: Span | None) -> None:
+    check_converged(c, op, span)
+    if c.mask is None:
+        c.batch.clocks.warp_barrier(c.rows)
+    else:
+        here = c.mask.any(axis=1)
+        if here.any():
+            c.batch.clocks.warp_barrier(c.rows[here])
+
+
+def _print(c: Cohort, template: str, values: Sequence[Evaluate]) -> None:
+    shape = (c.warps, LANES)
+    columns = [np.broadcast_to(value(c), shape) for value in values]
+    for row, lane in zip(*np.nonzero(c.mask_array())):
+        items = (column[row, lane].item() for column in columns)
+        c.batch.output.write(template.format(*items) + "\n")
+
+
+def _discard(value: Array) -> None:
+    """The value of a call made for its effect."""
+
+
+def _leaves(s: nodes.If) -> bool:
+    kinds = (nodes.Break, nodes.Continue, nodes.Return)
+    return any(isinstance(node, kinds) for node in descend(s))
+
+
+def _static_int(arg: nodes.Expr) -> int:
+    if isinstance(arg, (nodes.Const, nodes.Static)):
+        return int(arg.value)
+    raise unsimulated("a barrier whose number or count is a run-time value", arg.span)
+
+
+def raw_wait(issue: Issue) -> Wait | None:
+    """The wait of a raw barrier instruction; None for everything else."""
+    form = issue.form
+    if form.mnemonic not in ("bar", "barrier") or form.spelling == "bar.warp.sync":
+        return None
+    if form.modifiers[0] == "cluster":
+        if form.modifiers[1] == "arrive":
+            raise unsimulated(f"`{form.spelling}`", issue.span)
+        return Wait("cluster", issue.span)
+    if "sync" not in form.modifiers or issue.pred is not None:
+        raise unsimulated(f"`{form.spelling}`", issue.span)
+    numbers = [_immediate(operand, issue) for operand in issue.operands]
+    if len(numbers) < 2:
+        return (
+            Wait("cta", issue.span)
+            if not numbers or numbers[0] == 0
+            else Wait("cta", issue.span, numbers[0])
+        )
+    return Wait("named", issue.span, numbers[0], numbers[1])
+
+
+def _immediate(operand: object, issue: Issue) -> int:
+    if isinstance(operand, Immediate):
+        return operand.value
+    if isinstance(operand, Registers) and isinstance(operand.items[0], Value):
+        expr = operand.items[0].expr
+        if isinstance(expr, nodes.Const):
+            return int(expr.value)
+    raise unsimulated(f"`{issue.form.spelling}` with a run-time number", issue.span)

@@ -1,0 +1,311 @@
+"""The simulator's door: runs a checked kernel over numpy bytes and reports what is wrong with it.
+
+Not here: torch tensors (``runtime``), contracts (families).
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any, TextIO
+
+import numpy as np
+
+from tilejit import dtypes
+from tilejit.errors import LaunchError, fault
+from tilejit.ir import nodes
+from tilejit.ir.walk import descend
+from tilejit.sim import scalar
+from tilejit.sim.access import Accesses
+from tilejit.sim.batch import Batch
+from tilejit.sim.cohort import NOT_A_SCOPE, Cohort
+from tilejit.sim.expr import Expressions, dtype_of
+from tilejit.sim.faults import FaultLog
+from tilejit.sim.geometry import LANES, Geometry, triple
+from tilejit.sim.hazards import Clocks
+from tilejit.sim.memory import GlobalBuffer, GlobalMemory, SharedMemory, place_shared
+from tilejit.sim.program import Checked, Program, compile_program
+from tilejit.sim.schedule import Scheduler
+from tilejit.tile.family import FamilyIndex, Issue, Register, Registers, ScalarApply, Step
+
+MAX_BATCH_WARPS = 4096
+"""Arrays of one value per lane then take about a megabyte and stay in the cache."""
+MAX_BATCH_BYTES = 512 << 20
+SHADOW_FACTOR = 10
+"""Bytes of bookkeeping per byte of shared memory, roughly."""
+
+
+@dataclass(frozen=True, slots=True)
+class SimOptions:
+    """``hazards``: look for races. ``seed``: order of warps and the elected lane. ``fault_limit``:
+    stop after so many distinct faults. ``step_limit``: turns of a cohort's loops. ``output``: where
+    prints go (None: standard output). ``batch_warps``: the most warps simulated together."""
+
+    hazards: bool = True
+    seed: int = 0
+    fault_limit: int = 20
+    step_limit: int = 10_000_000
+    output: TextIO | None = None
+    batch_warps: int = MAX_BATCH_WARPS
+
+
+@dataclass(frozen=True, slots=True)
+class SimReport:
+    """What was run. A report means that no fault was found; ``operations`` counts operations of
+    the flattened program, each once per cohort."""
+
+    ctas: int
+    warps: int
+    batches: int
+    operations: int
+    hazards: bool
+    shared_bytes: int
+    seconds: float
+
+
+def run(
+    checked: Checked,
+    buffers: Mapping[str, GlobalBuffer],
+    scalars: Mapping[str, int | float | bool],
+    grid: int | Sequence[int],
+    options: SimOptions | None = None,
+    families: FamilyIndex | None = None,
+) -> SimReport:
+    """Executes the kernel on ``buffers`` in place.
+
+    ``buffers`` and ``scalars`` by parameter name (dynamic sizes and strides are scalars); ``grid``
+    in CTAs. Raises ``SimulationFault`` with every distinct fault found, ``Unsimulated`` for what is
+    not modelled, ``LaunchError`` for a launch that cannot be.
+    """
+    started = time.perf_counter()
+    options = options or SimOptions()
+    function = checked.function
+    geometry = _geometry(function, grid)
+    with np.errstate(all="ignore"):
+        simulation = _Simulation(checked, buffers, scalars, geometry, options, families or {})
+        batches = simulation.run()
+    return SimReport(
+        geometry.ctas,
+        geometry.ctas * geometry.warps,
+        batches,
+        simulation.operations,
+        options.hazards,
+        simulation.shared_bytes,
+        time.perf_counter() - started,
+    )
+
+
+def _geometry(function: nodes.Function, grid: int | Sequence[int]) -> Geometry:
+    extents = triple((grid,) if isinstance(grid, int) else tuple(grid))
+    cluster = triple(function.launch.cluster or (1,))
+    if any(extent < 0 for extent in extents):
+        raise fault(LaunchError, "launch/grid", f"grid {extents} has a negative extent")
+    if any(g % c for g, c in zip(extents, cluster)):
+        raise fault(
+            LaunchError,
+            "launch/cluster",
+            f"grid {extents} is not whole clusters of {cluster} CTAs",
+            function.span,
+        )
+    return Geometry(extents, triple(function.launch.block), cluster)
+
+
+class _Simulation:
+    """One launch: compiled once, then batch after batch."""
+
+    def __init__(
+        self,
+        checked: Checked,
+        buffers: Mapping[str, GlobalBuffer],
+        scalars: Mapping[str, int | float | bool],
+        geometry: Geometry,
+        options: SimOptions,
+        families: FamilyIndex,
+    ) -> None:
+        self.geometry, self.options = geometry, options
+        function = checked.function
+        shared = _shared_buffers(function)
+        self.local_bytes = _local_bytes(function)
+        self.accesses = Accesses(buffers, place_shared(shared))
+        self.expressions = Expressions(self.accesses, _unit_bytes(checked, self.local_bytes))
+        for name, nbytes in self.local_bytes.items():
+            self.expressions.local_units[name] = -(-nbytes // self.expressions.unit_bytes[name])
+        self.program: Program = compile_program(checked, self.expressions, families)
+        self.parameters = self._parameter_values(function, scalars)
+        self.faults = FaultLog(options.fault_limit)
+        self.operations = 0
+        threads = geometry.ctas * geometry.slots
+        self.thread_type: Any = np.int32 if threads < 2**31 else np.int64
+        sites = self.accesses.sites
+        self.atomic_sites = np.array([site.atomic for site in sites] or [False])
+        stored = self.accesses.stored
+        self.global_memory = GlobalMemory(
+            list(buffers.values()),
+            None if stored is None else frozenset(stored),
+            geometry,
+            self.faults,
+            sites,
+            self.atomic_sites,
+            self.thread_type,
+            options.hazards,
+        )
+        self.random = Random(options.seed)
+        self.leader_lane = options.seed % LANES
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of the CTA's shared buffers, gaps left out."""
+        return sum(buffer.nbytes for buffer in self.accesses.shared.values())
+
+    def _parameter_values(
+        self, function: nodes.Function, scalars: Mapping[str, int | float | bool]
+    ) -> dict[int, Any]:
+        values: dict[int, Any] = {}
+        for param in function.params:
+            if isinstance(param.type, nodes.TensorType):
+                if param.name not in self.accesses.buffers:
+                    raise fault(LaunchError, "launch/argument", f"no buffer for `{param.name}`")
+                continue
+            if param.name not in scalars:
+                raise fault(LaunchError, "launch/argument", f"no value for `{param.name}`")
+            value = np.full((1, 1), scalars[param.name])
+            kind = scalar.value_type(dtype_of(param.type))
+            values[self.expressions.slot(param)] = value.astype(kind)
+        return values
+
+    def run(self) -> int:
+        """All batches; returns how many there were."""
+        per_batch = self._ctas_per_batch()
+        count = 0
+        for first in range(0, self.geometry.ctas, per_batch):
+            ctas = min(per_batch, self.geometry.ctas - first)
+            scheduler = Scheduler(self.program, self._batch(first, ctas), self.random)
+            scheduler.run(self._first_cohort(scheduler.batch))
+            self.operations += scheduler.operations
+            for shadow in self.global_memory.shadows:
+                shadow.forget_clusters()
+            count += 1
+        self.faults.raise_if_any()
+        return count
+
+    def _ctas_per_batch(self) -> int:
+        geometry = self.geometry
+        local = sum(self.local_bytes.values()) * geometry.slots
+        shared = sum(b.nbytes for b in self.accesses.shared.values()) * SHADOW_FACTOR
+        by_memory = MAX_BATCH_BYTES // max(1, local + shared)
+        by_warps = self.options.batch_warps // geometry.warps
+        clusters = max(1, min(by_memory, by_warps) // geometry.cluster_size)
+        return clusters * geometry.cluster_size
+
+    def _batch(self, first: int, ctas: int) -> Batch:
+        geometry = self.geometry
+        clocks = Clocks(geometry, first, ctas)
+        shared = SharedMemory(
+            dict(self.accesses.shared),
+            ctas,
+            geometry,
+            self.faults,
+            self.accesses.sites,
+            self.atomic_sites,
+            self.thread_type,
+            self.options.hazards,
+        )
+        shared.clocks = self.global_memory.clocks = clocks
+        alive = np.arange(geometry.slots).reshape(geometry.warps, LANES) < geometry.threads
+        return Batch(
+            geometry,
+            first,
+            ctas,
+            clocks,
+            self.global_memory,
+            shared,
+            self.faults,
+            self.thread_type,
+            self.leader_lane,
+            self.options.output or sys.stdout,
+            self.options.step_limit,
+            np.tile(alive, (ctas, 1)),
+        )
+
+    def _first_cohort(self, batch: Batch) -> Cohort:
+        slots = self.program.slots
+        values: list[Any] = [None] * slots
+        for slot, value in self.parameters.items():
+            values[slot] = value
+        unset = [None if value is not None else np.ones((1, 1), np.bool_) for value in values]
+        partial = self.geometry.threads % LANES != 0
+        mask = batch.alive.copy() if partial else None
+        rows = np.arange(batch.rows)
+        return Cohort(batch, rows, 0, values, list(unset), [NOT_A_SCOPE] * slots, {}, mask)
+
+
+# --- what the program needs to be given
+
+
+def _allocations(function: nodes.Function, space: str) -> list[nodes.Var]:
+    found: dict[str, nodes.Var] = {}
+    for node in descend(function.body):
+        if isinstance(node, nodes.AllocTensor):
+            kind = node.buffer.type
+            if isinstance(kind, nodes.TensorType) and kind.space == space:
+                found[node.buffer.name] = node.buffer
+    return list(found.values())
+
+
+def _storage_bytes(buffer: nodes.Var) -> int:
+    kind = buffer.type
+    assert isinstance(kind, nodes.TensorType)
+    if kind.layout is not None:
+        elements = kind.layout.span("m")
+    else:
+        elements = math.prod(extent for extent in kind.shape if isinstance(extent, int))
+    return -(-elements * kind.dtype.bits // 8)
+
+
+def _shared_buffers(function: nodes.Function) -> list[tuple[str, int, int, dtypes.DType]]:
+    found = []
+    for buffer in _allocations(function, "shared"):
+        kind = buffer.type
+        assert isinstance(kind, nodes.TensorType)
+        found.append((buffer.name, _storage_bytes(buffer), kind.align_bytes, kind.dtype))
+    return found
+
+
+def _local_bytes(function: nodes.Function) -> dict[str, int]:
+    return {b.name: _storage_bytes(b) for b in _allocations(function, "local")}
+
+
+def _unit_bytes(checked: Checked, local_bytes: Mapping[str, int]) -> dict[str, int]:
+    """The narrowest width in which each local buffer is read or written."""
+    units = dict.fromkeys(local_bytes, 8)
+
+    def seen(name: str, dtype: dtypes.DType) -> None:
+        if name in units:
+            units[name] = min(units[name], max(1, dtype.bits // 8))
+
+    for buffer in _allocations(checked.function, "local"):
+        assert isinstance(buffer.type, nodes.TensorType)
+        seen(buffer.name, buffer.type.dtype)
+    for node in descend(checked.function.body):
+        if isinstance(node, nodes.View):
+            seen(node.buffer.name, node.dtype)
+        elif isinstance(node, nodes.Call) and node.op in ("tile.apply", "tile.ewise", "ptx"):
+            for step in checked.steps(node):
+                for register in _registers(step):
+                    seen(register.buffer.name, register.dtype)
+    return units
+
+
+def _registers(step: Step) -> list[Register]:
+    items: list[Any] = []
+    if isinstance(step, Issue):
+        for operand in step.operands:
+            if isinstance(operand, Registers):
+                items += operand.items
+    elif isinstance(step, ScalarApply):
+        items = [step.dst, *step.inputs]
+    return [item for item in items if isinstance(item, Register)]

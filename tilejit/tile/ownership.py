@@ -1,0 +1,214 @@
+"""Which thread owns a register operand's values, and in which slots: the conditions families share.
+
+Source: contract "register instructions". Not here: shapes, bounds, memory (``tile.contracts``).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tilejit.errors import Report
+from tilejit.tile.call import TileCall
+from tilejit.tile.region import Walk
+
+OWNER_SPAN = {"thread": 1, "warp": 32, "warpgroup": 128, "cta": 1 << 20, "cluster": 1 << 20}
+"""How many consecutive threads of a CTA an owner must single out in a scope."""
+OWNER_WEIGHT = {
+    "laneid": 1, "warpid": 32, "wid_in_wg": 32, "wgid": 128, "tx": 1, "tid_in_wg": 1,
+}  # fmt: skip
+"""tx = 32·warpid + laneid, tid_in_wg = 32·wid_in_wg + laneid, warpid = wid_in_wg + 4·wgid."""
+OWNER_EXTENT = {"laneid": 32, "wid_in_wg": 4, "tid_in_wg": 128}
+CTA_AXES = ("cbx", "cby", "cbz")
+
+
+def owned(call: TileCall, laid: Walk, report: Report) -> bool:
+    """Every value belongs to the thread that executes, in one slot known at compile time."""
+    key = ("owned", id(laid.memory))
+    if key in call.memo:
+        return True
+    right = _slots_static(call, laid, report) and _owners_match(
+        call, laid, _executing(call), _executing_cta(call), report
+    )
+    if right:
+        call.memo[key] = laid
+    return right
+
+
+def _executing(call: TileCall) -> np.ndarray:
+    return (call.group.threads % call.group.per_cta).reshape(-1, 1, 1)
+
+
+def _executing_cta(call: TileCall) -> np.ndarray:
+    return (call.group.threads // call.group.per_cta).reshape(-1, 1, 1)
+
+
+def owned_by(
+    call: TileCall,
+    laid: Walk,
+    tid: np.ndarray,
+    report: Report,
+) -> bool:
+    """As ``owned``, for instructions that spread an atom over lanes: ``tid`` (broadcastable to the
+    walk) is the thread in the CTA that must own each element."""
+    return _owners_match(call, laid, tid, _executing_cta(call), report)
+
+
+def _slots_static(call: TileCall, laid: Walk, report: Report) -> bool:
+    operand = laid.operand
+    if laid.symbolic.terms or laid.dynamic or not laid.period_multiple:
+        report.error(
+            f"{call.family}/register-index",
+            f"{operand.name}: registers have no addresses, so its slot must be known at compile "
+            f"time; it depends on {laid.symbolic}",
+            span=operand.span,
+            declared=operand.declared(),
+            contract=call.contract,
+            help="unroll the loop (T.unroll) so that the index is a number",
+        )
+        return False
+    slots = laid.physical()
+    if slots.shape[0] > 1:
+        wrong = slots != slots[:1]
+        if wrong.any():
+            a, r, k = (int(i) for i in np.argwhere(wrong)[0])
+            report.error(
+                f"{call.family}/slot-per-thread",
+                f"{operand.name}: the register slot differs between threads: "
+                f"{call.group.describe(0)} uses slot {int(slots[0, r, k])}, "
+                f"{call.group.describe(a)} slot {int(slots[a, r, k])}",
+                span=operand.span,
+                where=laid.coordinate(r, k),
+                declared=operand.declared(),
+                contract=call.contract,
+                help="give the axis that tells threads apart an owner: 1@laneid, 1@warpid",
+            )
+            return False
+    return True
+
+
+def _owners_match(
+    call: TileCall,
+    laid: Walk,
+    tid: np.ndarray,
+    cta: np.ndarray,
+    report: Report,
+) -> bool:
+    operand, owners = laid.operand, laid.owners
+    present = {axis for axis in owners if axis in OWNER_WEIGHT}
+    for axis in present & OWNER_EXTENT.keys():
+        if int(owners[axis].max()) >= OWNER_EXTENT[axis] or int(owners[axis].min()) < 0:
+            report.error(
+                f"{call.family}/owner",
+                f"{operand.name}: {axis} reaches {int(owners[axis].max())}, there are "
+                f"{OWNER_EXTENT[axis]}",
+                span=operand.span,
+                declared=operand.declared(),
+                contract=call.contract,
+            )
+            return False
+    span = max(OWNER_SPAN[call.scope], _axes_span(present))
+    owner = sum((owners[a] * OWNER_WEIGHT[a] for a in present), np.zeros((1, 1, 1), np.int64))
+    expected = tid % span
+    wrong = np.broadcast_to(owner != expected, np.broadcast(owner, expected, laid.memory).shape)
+    if span > 1 and wrong.any():
+        a, r, k = (int(i) for i in np.argwhere(wrong)[0])
+        shown = np.broadcast_to(owner, wrong.shape)[a, r, k]
+        wanted = np.broadcast_to(expected, wrong.shape)[a, r, k]
+        report.error(
+            f"{call.family}/owner",
+            f"{operand.name}: the value belongs to {_owner_text(int(shown), span)}, expected "
+            f"{_owner_text(int(wanted), span)}",
+            span=operand.span,
+            where=laid.where((a, r, k)),
+            declared=operand.declared(),
+            contract=call.contract,
+            help=_owner_help(call, present),
+        )
+        return False
+    return _ctas_match(call, laid, cta, report)
+
+
+def _axes_span(present: set[str]) -> int:
+    """How many threads the layout's own axes tell apart."""
+    if present & {"warpid", "tx", "wgid"}:
+        return 1 << 20
+    if present & {"wid_in_wg", "tid_in_wg"}:
+        return 128
+    return 32 if "laneid" in present else 1
+
+
+def _owner_text(linear: int, span: int) -> str:
+    if span == 32:
+        return f"lane {linear}"
+    return f"warp {linear // 32} lane {linear % 32}" + (" of the warpgroup" if span == 128 else "")
+
+
+def _owner_help(call: TileCall, present: set[str]) -> str | None:
+    missing = {
+        "warp": ("laneid",),
+        "cta": ("warpid", "laneid"),
+        "warpgroup": ("wid_in_wg", "laneid"),
+    }
+    wanted = missing.get(call.scope, ())
+    if present or not wanted:
+        return None
+    return "its layout names no owner; the group axes need strides " + ", ".join(
+        f"1@{axis}" for axis in wanted
+    )
+
+
+def _ctas_match(
+    call: TileCall,
+    laid: Walk,
+    cta: np.ndarray,
+    report: Report,
+) -> bool:
+    cluster = tuple(call.launch.cluster or ()) + (1,) * (3 - len(call.launch.cluster or ()))
+    inner = cta
+    for axis, extent in zip(CTA_AXES, cluster):
+        expected = inner % extent
+        inner = inner // extent
+        if axis not in laid.owners and call.scope != "cluster":
+            continue
+        owner = laid.owners.get(axis, np.zeros((1, 1, 1), np.int64))
+        wrong = np.broadcast_to(owner != expected, np.broadcast(owner, expected, laid.memory).shape)
+        if wrong.any():
+            a, r, k = (int(i) for i in np.argwhere(wrong)[0])
+            report.error(
+                f"{call.family}/owner",
+                f"{laid.operand.name}: the value belongs to {axis} "
+                f"{int(np.broadcast_to(owner, wrong.shape)[a, r, k])}, expected "
+                f"{int(np.broadcast_to(expected, wrong.shape)[a, r, k])}",
+                span=laid.operand.span,
+                where=laid.where((a, r, k)),
+                declared=laid.operand.declared(),
+                contract=call.contract,
+            )
+            return False
+    return True
+
+
+def distinct_slots(call: TileCall, laid: Walk, report: Report) -> bool:
+    """No two coordinates of a destination share a register slot of one thread."""
+    key = ("distinct", id(laid.memory))
+    if key in call.memo:
+        return True
+    slots = laid.physical()[0].reshape(-1)
+    order = np.argsort(slots, kind="stable")
+    same = np.flatnonzero(np.diff(slots[order]) == 0)
+    if same.size == 0:
+        call.memo[key] = laid
+        return True
+    first, second = sorted((int(order[same[0]]), int(order[same[0] + 1])))
+    width = laid.memory.shape[2]
+    report.error(
+        f"{call.family}/overlap",
+        f"{laid.operand.name}: {laid.coordinate(*divmod(first, width))} and "
+        f"{laid.coordinate(*divmod(second, width))} are one register slot "
+        f"({int(slots[first])}), and both are written",
+        span=laid.operand.span,
+        declared=laid.operand.declared(),
+        contract=call.contract,
+        help="a destination has a slot for every coordinate; only inputs may be broadcast",
+    )
+    return False
