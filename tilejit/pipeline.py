@@ -14,6 +14,7 @@ import ast
 import os
 import threading
 import time
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -27,7 +28,7 @@ from tilejit.families import FAMILIES
 from tilejit.ir import script
 from tilejit.ir.signature import Signature
 from tilejit.runtime import cache, nvrtc, sass, torch_glue
-from tilejit.runtime.artifact import Artifact, Resources
+from tilejit.runtime.artifact import Artifact
 from tilejit.runtime.encoding import digest
 from tilejit.runtime.jit import JitFunction
 from tilejit.runtime.variant import Lowered, Options, Source
@@ -87,14 +88,11 @@ class Pipeline:
             seconds = time.perf_counter() - start
             found = Artifact.from_entry(key, entry, "from the disk cache", seconds)
             if found is not None:
-                _keep(found, lowered)
-                return found
-        artifact = replace(self._build(lowered, check(), key, keyed_on), seconds=0.0)
-        artifact = replace(artifact, seconds=time.perf_counter() - start)
+                return _announce(found, lowered)
+        made = self._build(lowered, check(), key, keyed_on)
         with _timed("cache"):
-            cache.put(key, artifact.to_entry())
-        _keep(artifact, lowered)
-        return artifact
+            cache.put(key, made.to_entry())
+        return _announce(replace(made, seconds=time.perf_counter() - start), lowered)
 
     def _build(
         self, lowered: Lowered, checked: checker.Checked, key: str, keyed_on: Mapping[str, str]
@@ -102,7 +100,6 @@ class Pipeline:
         with _timed("emit"):
             source = cuda.emit(checked)
         compiled, fresh = self._compile_text(source, lowered.function.target)
-        r = compiled.resources
         return Artifact(
             kernel=lowered.function.name,
             entry=source.entry,
@@ -111,19 +108,13 @@ class Pipeline:
             ptx=compiled.ptx,
             cuda=source.text,
             log=compiled.log,
-            params=tuple(var.name for var in source.params),
+            params=source.params,
             dynamic_shared_bytes=source.dynamic_smem_bytes,
-            resources=Resources(
-                registers=r.registers,
-                spill_store_bytes=r.spill_store_bytes,
-                spill_load_bytes=r.spill_load_bytes,
-                local_bytes=r.local_bytes,
-                static_shared_bytes=r.static_shared_bytes,
-                code_bytes=r.code_bytes,
-            ),
+            resources=compiled.resources,
+            warnings=compiled.warnings,
             key=key,
             keyed_on=keyed_on,
-            origin=f"compiled by NVRTC {nvrtc.version()}"
+            origin=f"compiled by NVRTC {_nvrtc_version()}"
             if fresh
             else "same text as another variant",
         )
@@ -195,9 +186,13 @@ def _keyed_on(
         "options": digest(options),
         "target": signature.target,
         "ir": digest(script.print_function(lowered.function)),
-        "nvrtc": ".".join(map(str, nvrtc.version())),
+        "nvrtc": _nvrtc_version(),
         "tilejit": cache.package_digest(),
     }
+
+
+def _nvrtc_version() -> str:
+    return ".".join(map(str, nvrtc.version()))
 
 
 def _place(kernel: Source) -> tuple[str, int]:
@@ -206,6 +201,19 @@ def _place(kernel: Source) -> tuple[str, int]:
     file = kernel.file
     temporary = file.startswith("<") or "ipykernel_" in file
     return ("", 0) if temporary else (file, cast(frontend.Kernel, kernel).span.line)
+
+
+class CompilerWarning(UserWarning):
+    """The kernel is right, but something costs speed: a spill, serialised wgmma instructions."""
+
+
+def _announce(artifact: Artifact, lowered: Lowered) -> Artifact:
+    """Tells the user what the compiler warned about, and writes the stages where asked to."""
+    _keep(artifact, lowered)
+    for diagnostic in artifact.warnings:
+        text = diagnostic.render().removeprefix("error")
+        warnings.warn(f"{artifact.kernel}: {text}", CompilerWarning, stacklevel=2)
+    return artifact
 
 
 def _keep(artifact: Artifact, lowered: Lowered) -> None:
@@ -254,7 +262,7 @@ def _same_bits(a: Any, b: Any) -> bool:
     import torch
 
     left, right = a.detach().contiguous(), b.detach().contiguous()
-    return torch.equal(left.view(torch.uint8), right.view(torch.uint8))
+    return bool(torch.equal(left.view(torch.uint8), right.view(torch.uint8)))
 
 
 # --- the decorator

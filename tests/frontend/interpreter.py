@@ -42,10 +42,16 @@ def normal(value: Any, dtype: dtypes.DType) -> Any:
         return bool(value)
     if dtype.is_integer:
         value = int(value) & ((1 << dtype.bits) - 1)
-        return value - (1 << dtype.bits) if dtype.kind == "int" and value >> (dtype.bits - 1) else value
+        return (
+            value - (1 << dtype.bits)
+            if dtype.kind == "int" and value >> (dtype.bits - 1)
+            else value
+        )
     if dtype.name == "bfloat16":
         bits = np.float32(value).view(np.uint32)
-        return float(((bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)).view(np.float32))
+        return float(
+            ((bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)).view(np.float32)
+        )
     with np.errstate(over="ignore"):
         return float(NUMPY[dtype.name](value))
 
@@ -140,7 +146,12 @@ class Thread:
                 return self.ids.get(name, 0)
             case ir.Unary(op, operand):
                 x = self.value(operand)
-                table = {"neg": lambda: -x, "not": lambda: not x, "invert": lambda: ~x, "abs": lambda: abs(x)}
+                table = {
+                    "neg": lambda: -x,
+                    "not": lambda: not x,
+                    "invert": lambda: ~x,
+                    "abs": lambda: abs(x),
+                }
                 return normal(table[op](), e.type.dtype)
             case ir.Binary(op, lhs, rhs):
                 return normal(self.binary(op, self.value(lhs), self.value(rhs)), e.type.dtype)
@@ -153,7 +164,9 @@ class Thread:
                     x = 0 if math.isnan(x) else min(max(x, low), high)
                 return normal(x, e.type.dtype)
             case ir.Load(view, indices):
-                return self.memory[view.buffer.name][self.value(views.element_offset(view, indices))]
+                return self.memory[view.buffer.name][
+                    self.value(views.element_offset(view, indices))
+                ]
             case ir.Call(op, args):
                 x = [self.value(a) for a in args]
                 if op == "math.sqrt":

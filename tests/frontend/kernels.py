@@ -6,6 +6,7 @@ gives one thread.
 
 from __future__ import annotations
 
+import linecache
 import textwrap
 from collections.abc import Callable
 from typing import Any
@@ -38,16 +39,19 @@ def tensor(dtype: str, *shape: int, align: int = 16) -> TensorArg:
 def make(text: str, name: str = "k", **names: Any) -> frontend.Kernel:
     """The kernel ``name`` of a piece of source text; ``names`` are its globals."""
     text = textwrap.dedent(text)
+    file = f"<made {len(linecache.cache)}>"
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     scope: dict[str, Any] = {"T": T, "__name__": "made", **names}
-    exec(compile(text, "<made>", "exec"), scope)
-    return frontend.parse(scope[name], text)
+    exec(compile(text, file, "exec"), scope)
+    return frontend.parse(scope[name])
 
 
 def signature(kernel: frontend.Kernel, **args: Arg) -> Signature:
     entries = []
     for p in kernel.params:
         entries.append((p.name, args[p.name] if p.name in args else ConstArg(p.default)))
-    return Signature(tuple(entries), "sm_90a", ONE_THREAD)
+    own_launch = "device_entry" in kernel.source.text
+    return Signature(tuple(entries), "sm_90a", LaunchOverride() if own_launch else ONE_THREAD)
 
 
 def lower(kernel: Any, **args: Arg) -> frontend.Lowered:
@@ -103,7 +107,11 @@ class _PythonT:
 def same_as_python(body: str, dtype: str = "int32", size: int = 8, **scalars: Any) -> None:
     """``def k(out, …): body`` gives the same in Python and as a kernel, with run-time scalars."""
     parameters = ", ".join(["out", *scalars])
-    text = f"def k({parameters}):\n" + textwrap.indent(textwrap.dedent(body).strip("\n"), "    ") + "\n"
+    text = (
+        f"def k({parameters}):\n"
+        + textwrap.indent(textwrap.dedent(body).strip("\n"), "    ")
+        + "\n"
+    )
     scope: dict[str, Any] = {"T": _PythonT, "__name__": "made"}
     exec(compile(text, "<python>", "exec"), scope)
     expected: list[Any] = [0] * size

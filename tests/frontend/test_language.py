@@ -30,7 +30,9 @@ def scale_rows(
     x = X.sub[row, :].view(N // (128 * WARPS), WARPS, 32, 4).permute(1, 2, 0, 3)
     y = Y.sub[row, :].view(N // (128 * WARPS), WARPS, 32, 4).permute(1, 2, 0, 3)
     T.cuda.tile.apply(T.ptx["ld.global.v4.b32"], r, x, scope="cta")
-    T.cuda.tile.apply(T.ptx["mul.rn.f32"], r.view(*r.shape, 1), r.view(*r.shape, 1), alpha, scope="cta")
+    T.cuda.tile.apply(
+        T.ptx["mul.rn.f32"], r.view(*r.shape, 1), r.view(*r.shape, 1), alpha, scope="cta"
+    )
     T.cuda.tile.apply(T.ptx["st.global.v4.b32"], y, r, scope="cta")
 
 
@@ -71,7 +73,7 @@ def test_the_designs_example() -> None:
     matrix = tensor("float32", 8, 1024)
     function = lower(scale_rows, X=matrix, Y=matrix, alpha=ScalarArg(d.float32)).function
     assert [p.name for p in function.params] == ["X", "Y", "alpha"]
-    assert function.launch.grid == (ir.Const(8, ir.INT64),) and function.launch.block == (32,)
+    assert function.launch.grid == (ir.Const(8, ir.INT64),) and function.launch.block == (128,)
     load, mul, store = calls(function, "tile.apply")
     assert [c.args[0].value for c in (load, mul, store)] == [
         "ld.global.v4.b32", "mul.rn.f32", "st.global.v4.b32"]  # fmt: skip
@@ -101,7 +103,9 @@ def test_literal_operands_take_the_instructions_type() -> None:
             T.cuda.tile.apply(T.ptx["mov.b32"], u, -1)
             T.cuda.tile.apply(T.ptx["mov.b32"], r, 1.5, scope="warp", pred=n > 0, preserve_dst=True)
     """
-    mul, add, move, half = calls(lower(make(text), out=tensor("int32", 8), n=ScalarArg(d.int32)).function, "tile.apply")
+    mul, add, move, half = calls(
+        lower(make(text), out=tensor("int32", 8), n=ScalarArg(d.int32)).function, "tile.apply"
+    )
     assert mul.args[1].items[2] == ir.Const(2.0, ir.FLOAT32)
     assert add.args[1].items[2] == ir.Const(7, ir.UINT32)
     assert move.args[1].items[1] == ir.Const(2**32 - 1, ir.UINT32)
@@ -119,7 +123,9 @@ def test_parameters_of_apply() -> None:
                 s, out[0:4], box=(1, 32), coords=(0, 0), gather4=(n, n + 3, 7, 11),
                 mbar=mbar.ptr_to([0]), format="float4_e2m1fn", oob=None)
     """
-    (call,) = calls(lower(make(text), out=tensor("int32", 8), n=ScalarArg(d.int32)).function, "tile.apply")
+    (call,) = calls(
+        lower(make(text), out=tensor("int32", 8), n=ScalarArg(d.int32)).function, "tile.apply"
+    )
     values = {k.name: k.value for k in call.args[2].items}
     assert values["box"] == ir.Static((1, 32))
     assert isinstance(values["gather4"], ir.Tuple) and len(values["gather4"].items) == 4
@@ -185,7 +191,8 @@ def test_dynamic_dims_and_strides() -> None:
     arg = TensorArg(d.float32, (None, 16), (None, 1), 16)
     kernel = frontend.parse(k)
     function = frontend.lower(
-        kernel, Signature((("X", arg), ("out", tensor("float32", 8)), ("Y", ConstArg(None))), "sm_90a")
+        kernel,
+        Signature((("X", arg), ("out", tensor("float32", 8)), ("Y", ConstArg(None))), "sm_90a"),
     ).function
     assert [p.name for p in function.params] == ["X", "out", "M", "X_stride0"]
     assert function.launch.grid_bound == (2**31 - 1, 2, 1)
@@ -279,8 +286,14 @@ GLOBAL_LIST = [1, 2]
 
 
 def test_captured_values_are_recorded() -> None:
-    kernel = make("def helper(x):\n    return x + G\ndef k(out, n):\n    out[0] = helper(n) * H[1]\n", G=5, H=(1, 2))
-    lowered = frontend.lower(kernel, signature(kernel, out=tensor("int32", 8), n=ScalarArg(d.int32)))
+    kernel = make(
+        "def helper(x):\n    return x + G\ndef k(out, n):\n    out[0] = helper(n) * H[1]\n",
+        G=5,
+        H=(1, 2),
+    )
+    lowered = frontend.lower(
+        kernel, signature(kernel, out=tensor("int32", 8), n=ScalarArg(d.int32))
+    )
     assert dict(lowered.captured) == {"made.G": 5, "made.H": (1, 2)}
     assert len(lowered.sources) == 2 and "return x + G" in lowered.sources[1]
     kernel.function.__globals__["G"] = 6

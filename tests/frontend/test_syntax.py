@@ -12,7 +12,13 @@ from tests.frontend.kernels import make, results
 from tilejit.errors import SyntaxUnsupported
 from tilejit.frontend import calls, control, expressions, logic, statements
 
-LOWERED_OPERATORS = {**expressions.BINARY, **expressions.UNARY, **logic.COMPARE_OPS, ast.And: "and", ast.Or: "or"}
+LOWERED_OPERATORS = {
+    **expressions.BINARY,
+    **expressions.UNARY,
+    **logic.COMPARE_OPS,
+    ast.And: "and",
+    ast.Or: "or",
+}
 
 # Nodes that are parts of others: the handler of their owner reads or refuses each of their fields.
 PARTS: dict[str, dict[str, str]] = {
@@ -93,7 +99,9 @@ def test_every_node_has_a_verdict(node: type[ast.AST]) -> None:
     assert verdict(node) != "unknown", f"{node.__name__} is neither lowered nor refused"
 
 
-MODULE_TEXT = "".join(inspect.getsource(m) for m in (calls, control, expressions, logic, statements))
+MODULE_TEXT = "".join(
+    inspect.getsource(m) for m in (calls, control, expressions, logic, statements)
+)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +127,18 @@ def _reachable_text(handler: object, depth: int = 4) -> str:
         return text
     for module in (expressions, statements, control, logic, calls):
         for name, value in vars(module).items():
-            if name.startswith(("run_", "_", "assign_", "local_function", "boolean", "compare", "conditional", "call")):
+            if name.startswith(
+                (
+                    "run_",
+                    "_",
+                    "assign_",
+                    "local_function",
+                    "boolean",
+                    "compare",
+                    "conditional",
+                    "call",
+                )
+            ):
                 if inspect.isfunction(value) and f"{name}(" in text and value is not handler:
                     if f"def {name}(" not in text:
                         text += inspect.getsource(value)

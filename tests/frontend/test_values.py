@@ -34,7 +34,9 @@ def test_floor_division_is_pythons(a: int, b: int) -> None:
     same_as_python(body, a=a, b=b)
     quotient, remainder = results(
         "def k(out, a, b):\n    out[0] = T.truncdiv(a, b)\n    out[1] = T.truncmod(a, b)\n"
-        f"    out[2] = T.ceildiv(a, b)\n    out[3] = T.truncdiv({a}, {b})", a=a, b=b
+        f"    out[2] = T.ceildiv(a, b)\n    out[3] = T.truncdiv({a}, {b})",
+        a=a,
+        b=b,
     )[:2]
     assert quotient == int(a / b) and remainder == math.fmod(a, b)
 
@@ -67,7 +69,10 @@ def test_promotion(a: str, b: str, common: str) -> None:
     for left, right in ((a, b), (b, a)):
         kernel = make("def k(out, x, y):\n    z = x + y\n    out[0] = z")
         lowered = lower(
-            kernel, out=tensor("float64", 8), x=ScalarArg(d.dtype(left)), y=ScalarArg(d.dtype(right))
+            kernel,
+            out=tensor("float64", 8),
+            x=ScalarArg(d.dtype(left)),
+            y=ScalarArg(d.dtype(right)),
         )
         z = next(s for s in lowered.function.body if isinstance(s, ir.Declare))
         assert str(z.var.type) == common
@@ -110,7 +115,9 @@ def test_literals_adopt_the_other_type(dtype: str, expression: str, result: str)
 
 def test_named_literal_is_as_precise_as_a_literal() -> None:
     body = "c = 0.1\nout[0] = x * c\nout[1] = x * 0.1\nout[2] = x + 9007199254740993"
-    got = results("def k(out, x):\n    " + body.replace("\n", "\n    "), "float64", x=("float64", 1.0))
+    got = results(
+        "def k(out, x):\n    " + body.replace("\n", "\n    "), "float64", x=("float64", 1.0)
+    )
     assert got[0] == got[1] == 0.1
     got = results("def k(out, x):\n    out[0] = x + 9007199254740993", "int64", x=("int64", 0))
     assert got[0] == 2**53 + 1
@@ -118,7 +125,10 @@ def test_named_literal_is_as_precise_as_a_literal() -> None:
 
 def test_offsets_past_32_bits() -> None:
     got = results(
-        "def k(out, pid, stride):\n    out[0] = T.int64(pid) * stride", "int64", pid=319, stride=7864320
+        "def k(out, pid, stride):\n    out[0] = T.int64(pid) * stride",
+        "int64",
+        pid=319,
+        stride=7864320,
     )
     assert got[0] == 2508718080
     kernel = make("def k(out, X, i):\n    out[0] = X[i, 0]")
@@ -134,12 +144,16 @@ def test_offsets_past_32_bits() -> None:
 def test_typed_constants_convert_or_refuse() -> None:
     for text in ("T.uint32(-3)", "T.int8(300)", "T.int32(1.5)", "T.uint8(-1)"):
         assert code_of(f"out[0] = {text}", n=1) == "literal"
-    assert results("def k(out, n):\n    out[0] = T.float16(0.2)", "float64", n=1)[0] == 0.199951171875
+    assert (
+        results("def k(out, n):\n    out[0] = T.float16(0.2)", "float64", n=1)[0] == 0.199951171875
+    )
     assert results("def k(out, n):\n    out[0] = n + T.uint8(255)", n=1)[0] == 256
 
 
 def test_nan_differs_from_itself() -> None:
-    got = results("def k(out, x):\n    out[0] = x != x\n    y = x + 0\n    out[1] = y == y", x=math.nan)
+    got = results(
+        "def k(out, x):\n    out[0] = x != x\n    y = x + 0\n    out[1] = y == y", x=math.nan
+    )
     assert got[:2] == [1, 0]
     got = results("def k(out, x):\n    c = float('nan')\n    out[0] = c != c", x=0.0)
     assert got[0] == 1
@@ -154,7 +168,9 @@ def test_loop_carried_literals_take_the_loops_type() -> None:
     text = "def k(out, x):\n    acc = 0\n    for i in range(3):\n        acc = acc + x\n    out[0] = acc"
     assert results(text, "float32", x=1.5)[0] == 4.5
     lowered = lower(make(text), out=tensor("float32", 8), x=ScalarArg(d.float16))
-    assert {str(s.var.type) for s in lowered.function.body if isinstance(s, ir.Declare)} == {"float16"}
+    assert {str(s.var.type) for s in lowered.function.body if isinstance(s, ir.Declare)} == {
+        "float16"
+    }
 
 
 def test_lossless_widening_of_a_carried_name() -> None:
@@ -201,7 +217,9 @@ def test_pruned_branches_are_not_visited() -> None:
 
 
 def test_integer_wraps_and_bitwise() -> None:
-    got = results("def k(out, x):\n    out[0] = x * x\n    out[1] = ~x\n    out[2] = x ^ 5", x=65537)
+    got = results(
+        "def k(out, x):\n    out[0] = x * x\n    out[1] = ~x\n    out[2] = x ^ 5", x=65537
+    )
     assert got[:3] == [131073, ~65537, 65537 ^ 5]
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
+import re
 
 import pytest
 
-from tilejit.ptx import spelling
+from tilejit.ptx import spelling, tables
 from tilejit.ptx.forms import OperandSpec
 from tilejit.ptx.rows import Row
 from tilejit.ptx.spelling import SpellingError, forms_of_family, lookup
@@ -148,6 +149,18 @@ def test_no_spelling_that_crashes_the_assembler_is_a_form() -> None:
         if "v8" in form.modifiers and form.mnemonic in ("ld", "st"):
             assert form.modifiers[-1][1:] == "32"
             assert "cluster" not in form.modifiers
+
+
+def test_no_form_is_also_listed_as_refused() -> None:
+    spellings = {form.spelling for form in spelling.FORMS if form.mnemonic not in ("atom", "red")}
+    patterns = [re.compile(refused.pattern) for refused in tables.refusals()]
+    assert not [text for text in spellings for p in patterns if p.fullmatch(text)]
+
+
+def test_every_refused_pattern_is_a_regular_expression_with_a_repair() -> None:
+    for refused in tables.refusals():
+        re.compile(refused.pattern)
+        assert refused.reason and refused.use
 
 
 def test_table_rows_are_sound() -> None:

@@ -7,7 +7,14 @@ import pytest
 from tilejit import dtypes
 from tilejit.ptx.forms import TYPE_BITS, OperandSpec
 from tilejit.ptx.spelling import lookup
-from tilejit.ptx.types import accepts, container_type, describe, needs_byte_register, scalar_type
+from tilejit.ptx.types import (
+    accepts,
+    container_type,
+    describe,
+    needs_byte_register,
+    scalar_type,
+    takes_float_register,
+)
 
 
 def spec(type_: str, kind: str = "reg", lanes: int = 1, space: str = "") -> OperandSpec:
@@ -78,3 +85,24 @@ def test_byte_registers() -> None:
     assert needs_byte_register(fp4, fp4.operands[0])
     load = lookup("ld.global.u8")[0]
     assert not needs_byte_register(load, load.operands[0])
+
+
+@pytest.mark.parametrize(
+    ("text", "operand", "taken"),
+    [
+        ("ld.global.v4.b32", 0, True),
+        ("ld.global.v4.f32", 0, True),
+        ("ld.global.u32", 0, False),
+        ("st.shared.s32", 1, False),
+        ("mov.b32", 0, True),
+        ("mov.u32", 0, False),
+        ("add.f32", 0, True),
+        ("cvt.rna.tf32.f32", 0, False),
+        ("cvt.rna.tf32.f32", 1, True),
+        ("redux.sync.or.b32", 1, False),
+        ("add.rn.f32x2", 0, False),
+    ],
+)
+def test_where_a_float_register_may_stand(text: str, operand: int, taken: bool) -> None:
+    form = lookup(text)[0]
+    assert takes_float_register(form, form.operands[operand]) is taken

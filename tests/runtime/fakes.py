@@ -21,10 +21,15 @@ from tilejit.ir import nodes as ir
 from tilejit.ir.signature import ConstArg, ScalarArg, Signature, TensorArg
 from tilejit.language.annotations import Tensor, constexpr
 from tilejit.runtime import driver, torch_glue
-from tilejit.runtime.artifact import Artifact, Resources
+from tilejit.runtime.artifact import Artifact
 from tilejit.runtime.driver import DeviceLimits, FunctionAttributes, LaunchAttributes
+from tilejit.runtime.elf import Resources
 from tilejit.runtime.jit import JitFunction
 from tilejit.runtime.variant import Lowered
+
+
+def resources(registers: int = 32, static_shared_bytes: int = 0) -> Resources:
+    return Resources(registers, 0, 0, 0, static_shared_bytes, 1024, 0, 1024)
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,9 @@ def parse(function: Callable[..., Any]) -> Kernel:
         elif annotation is not None:
             kind = "scalar"
         has_default = p.default is not p.empty
-        params.append(ParamSpec(p.name, kind, annotation, p.default if has_default else None, has_default))
+        params.append(
+            ParamSpec(p.name, kind, annotation, p.default if has_default else None, has_default)
+        )
     return Kernel(function.__name__, tuple(params), function)
 
 
@@ -66,7 +73,9 @@ def parse(function: Callable[..., Any]) -> Kernel:
 class Steps:
     """Lowers to an empty body; ``grid(vars)`` gives the grid's expressions."""
 
-    grid: Callable[[dict[str, ir.Var]], tuple[ir.Expr, ...] | None] = lambda _: (ir.Const(4, ir.INT32),)
+    grid: Callable[[dict[str, ir.Var]], tuple[ir.Expr, ...] | None] = lambda _: (
+        ir.Const(4, ir.INT32),
+    )
     block: tuple[int, ...] = (128,)
     lowered: list[Signature] = field(default_factory=list)
     compiled: list[Signature] = field(default_factory=list)
@@ -74,7 +83,7 @@ class Steps:
     before_compile: Callable[[], None] = lambda: None
     captured: Callable[[], Any] = lambda: ()
     launch: dict[str, Any] = field(default_factory=dict)
-    resources: Resources = Resources(registers=32)
+    resources: Resources = resources()
     dynamic_shared_bytes: int = 0
 
     def parse(self, function: Any, source: str | None) -> Kernel:
@@ -122,7 +131,9 @@ class Steps:
     def check(self, lowered: Lowered) -> Any:
         return lowered
 
-    def compile(self, kernel: Any, lowered: Lowered, signature: Signature, options: Any, check: Any) -> Artifact:
+    def compile(
+        self, kernel: Any, lowered: Lowered, signature: Signature, options: Any, check: Any
+    ) -> Artifact:
         check()
         self.before_compile()
         self.compiled.append(signature)
@@ -185,7 +196,9 @@ class Recorder:
             pointers = (ctypes.c_void_p * count).from_address(address)
             values = [ctypes.c_uint64.from_address(p).value for p in pointers]
             grid = (config.gridDimX, config.gridDimY, config.gridDimZ)
-            self.launches.append(Launched(function, grid, config.stream, config.fixed, tuple(values)))
+            self.launches.append(
+                Launched(function, grid, config.stream, config.fixed, tuple(values))
+            )
         return (result,)
 
     def load_function(self, cubin: bytes, entry: str, device: int) -> Any:
@@ -242,7 +255,10 @@ class CudaTensor(torch.Tensor):
 
 
 def cuda_tensor(
-    *shape: int, dtype: torch.dtype = torch.float32, address: int = 0x10000, ordinal: int = 0,
+    *shape: int,
+    dtype: torch.dtype = torch.float32,
+    address: int = 0x10000,
+    ordinal: int = 0,
     like: torch.Tensor | None = None,
 ) -> CudaTensor:
     base = torch.empty(shape, dtype=dtype) if like is None else like
@@ -276,17 +292,20 @@ def gpu(devices: int = 1, capabilities: tuple[str, ...] = ("sm_90a", "sm_80")) -
         finally:
             state.current = previous
 
-    with mock.patch.multiple(
-        torch_glue,
-        cuda_is_usable=lambda: True,
-        current_device=lambda: state.current,
-        device_count=lambda: devices,
-        raw_stream_function=lambda: lambda device: state.stream + 100 * device,
-        raw_device_function=lambda: lambda: state.current,
-        on_device=on_device,
-        capturing=lambda device: state.capturing,
-        target_of_device=lambda device: capabilities[device],
-    ), driver.use(state.recorder):
+    with (
+        mock.patch.multiple(
+            torch_glue,
+            cuda_is_usable=lambda: True,
+            current_device=lambda: state.current,
+            device_count=lambda: devices,
+            raw_stream_function=lambda: lambda device: state.stream + 100 * device,
+            raw_device_function=lambda: lambda: state.current,
+            on_device=on_device,
+            capturing=lambda device: state.capturing,
+            target_of_device=lambda device: capabilities[device],
+        ),
+        driver.use(state.recorder),
+    ):
         yield state
 
 

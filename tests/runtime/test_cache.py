@@ -11,18 +11,21 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import pytest
 
 import tilejit
+from tilejit.errors import Diagnostic, Span
 from tilejit.runtime import cache
-from tilejit.runtime.artifact import Artifact, Resources
+from tilejit.runtime.artifact import Artifact
 from tilejit.runtime.cache import CacheWarning, Entry
+from tilejit.runtime.elf import Resources
 
 KEY = "ab" + "0" * 62
-ENTRY = Entry({"kernel": "k", "target": "sm_90a"}, {"cubin": b"\x7fELF" + bytes(range(256)), "ptx": b""})
+ENTRY = Entry(
+    {"kernel": "k", "target": "sm_90a"}, {"cubin": b"\x7fELF" + bytes(range(256)), "ptx": b""}
+)
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +49,9 @@ def test_round_trip() -> None:
 def test_an_artifact_survives_the_cache() -> None:
     made = Artifact(
         "k", "k_entry", "sm_90a", b"cubin", "ptx", "cuda é", "log", ("X", "a"), 1024,
-        Resources(40, 8, 4, 16, 2048, 512), KEY, {"ir": "1"}, "compiled", 0.5,
+        Resources(40, 8, 4, 16, 2048, 512, 1, 128), KEY,
+        (Diagnostic("nvrtc/spill", "spills"), Diagnostic("nvrtc/C7510", "serialised", Span("k.py", 3))),
+        {"ir": "1"}, "compiled", 0.5,
     )  # fmt: skip
     cache.put(KEY, made.to_entry())
     entry = cache.get(KEY)
@@ -57,7 +62,16 @@ def test_an_artifact_survives_the_cache() -> None:
 
 def test_truncation_anywhere_is_a_miss_and_removes_the_file() -> None:
     data = cache.pack(KEY, ENTRY)
-    for length in [0, 1, len(cache.MAGIC), len(cache.MAGIC) + 4, 40, len(data) // 2, len(data) - 33, len(data) - 1]:
+    for length in [
+        0,
+        1,
+        len(cache.MAGIC),
+        len(cache.MAGIC) + 4,
+        40,
+        len(data) // 2,
+        len(data) - 33,
+        len(data) - 1,
+    ]:
         cache.put(KEY, ENTRY)
         entry_file().write_bytes(data[:length])
         assert cache.get(KEY) is None
@@ -181,7 +195,9 @@ def test_writers_killed_at_any_moment_leave_only_whole_entries() -> None:
     generator = random.Random(5)
     for _ in range(4):
         writers = [
-            subprocess.Popen([sys.executable, "-c", WRITER], stdout=subprocess.PIPE, env=dict(os.environ))
+            subprocess.Popen(
+                [sys.executable, "-c", WRITER], stdout=subprocess.PIPE, env=dict(os.environ)
+            )
             for _ in range(2)
         ]
         for writer in writers:

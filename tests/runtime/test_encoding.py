@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilejit.ir.signature import ConstArg, ScalarArg
+from tilejit.ir.signature import ConstArg
 from tilejit.runtime.encoding import digest, encode
 
 
@@ -43,7 +43,12 @@ def test_different_values_encode_differently() -> None:
 
 
 values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text() | st.binary() | st.floats(allow_nan=False),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.text()
+    | st.binary()
+    | st.floats(allow_nan=False),
     lambda inner: st.tuples(inner, inner) | st.lists(inner) | st.frozensets(st.integers()),
     max_leaves=12,
 )
@@ -79,9 +84,7 @@ def test_one_digest_over_twenty_processes_with_random_hash_seeds() -> None:
         "from tilejit.runtime.encoding import digest\n"
         "print(digest(frozenset('abcdefgh'), {'x', 'y', 'zz'}, {'b': 1, 'a': 2}, ('s', 1.5)))"
     )
-    expected = digest(
-        frozenset("abcdefgh"), {"x", "y", "zz"}, {"b": 1, "a": 2}, ("s", 1.5)
-    )
+    expected = digest(frozenset("abcdefgh"), {"x", "y", "zz"}, {"b": 1, "a": 2}, ("s", 1.5))
     running = [
         subprocess.Popen(
             [sys.executable, "-c", program],

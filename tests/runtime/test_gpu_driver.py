@@ -25,7 +25,13 @@ extern "C" __global__ void add(float* x, const float* y, float a, int n, long lo
 """
 
 
-def add(X: T.Tensor(("N",), "float32"), Y: T.Tensor(("N",), "float32"), a: T.float32, n: T.int32, big: T.int64): ...
+def add(
+    X: T.Tensor(("N",), "float32"),
+    Y: T.Tensor(("N",), "float32"),
+    a: T.float32,
+    n: T.int32,
+    big: T.int64,
+): ...
 
 
 class Compiled(Steps):

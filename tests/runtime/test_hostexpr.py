@@ -52,7 +52,13 @@ def test_nesting_needs_no_precedence() -> None:
 
 @pytest.mark.parametrize(
     ("value", "bits", "signed", "expected"),
-    [(127, 8, True, 127), (128, 8, True, -128), (-129, 8, True, 127), (256, 8, False, 0), (-1, 32, False, 2**32 - 1)],
+    [
+        (127, 8, True, 127),
+        (128, 8, True, -128),
+        (-129, 8, True, 127),
+        (256, 8, False, 0),
+        (-1, 32, False, 2**32 - 1),
+    ],
 )
 def test_wrap(value: int, bits: int, signed: bool, expected: int) -> None:
     assert wrap(value, bits, signed) == expected

@@ -142,7 +142,11 @@ def test_import_is_light() -> None:
         "print(s)"
     )
     out = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=dict(os.environ)
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=dict(os.environ),
     )
     assert float(out.stdout) < 0.15
 

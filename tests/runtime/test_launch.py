@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from tests.runtime.fakes import Steps, cuda_tensor, gpu, jit
+from tests.runtime.fakes import Steps, cuda_tensor, gpu, jit, resources
 from tilejit.errors import LaunchError
 from tilejit.ir import nodes as ir
 from tilejit.language import T
 from tilejit.language.annotations import LaunchConfig
-from tilejit.runtime.artifact import Resources
 
 M64 = ir.INT64
 
@@ -26,7 +25,9 @@ def ceil_div(var: ir.Var, by: int) -> ir.Expr:
     return ir.Binary("floordiv", total, ir.Const(by, M64), M64)
 
 
-def copy(X: T.Tensor(("M", "N")), Y: T.Tensor(("M", "N")), a: T.float32 = 1.0, W: T.constexpr = 4): ...
+def copy(
+    X: T.Tensor(("M", "N")), Y: T.Tensor(("M", "N")), a: T.float32 = 1.0, W: T.constexpr = 4
+): ...
 
 
 def pair(**kw: Any) -> tuple[Any, Any]:
@@ -113,7 +114,10 @@ def test_numpy_scalars_are_what_they_hold() -> None:
         x = cuda_tensor(8)
         kernel(x, np.int64(3), np.array(4))
         kernel(x, np.int32(5), np.int64(6))
-    assert [[low32(s) for s in launch.slots[1:]] for launch in g.recorder.launches] == [[3, 4], [5, 6]]
+    assert [[low32(s) for s in launch.slots[1:]] for launch in g.recorder.launches] == [
+        [3, 4],
+        [5, 6],
+    ]
     assert len(kernel.variants) == 1
 
 
@@ -157,7 +161,9 @@ def test_fifty_sizes_one_compilation() -> None:
         for m in range(1, 51):
             k(cuda_tensor(m, m + 3), cuda_tensor(m, 8))
     assert len(steps.compiled) == 1
-    assert [launch.grid for launch in g.recorder.launches] == [((m + 3) // 4, 1, 1) for m in range(1, 51)]
+    assert [launch.grid for launch in g.recorder.launches] == [
+        ((m + 3) // 4, 1, 1) for m in range(1, 51)
+    ]
     names = [p.name for p in k.latest.function.params]
     last = dict(zip(names, g.recorder.launches[-1].slots))
     assert (last["M"], last["N"], last["X_stride0"]) == (50, 53, 53)
@@ -204,7 +210,12 @@ def test_given_grids(grid: Any, expected: tuple[int, int, int]) -> None:
 
 @pytest.mark.parametrize(
     ("grid", "axis", "limit"),
-    [((1, 70000), "y", 65535), ((1, 1, 70000), "z", 65535), (2**31, "x", 2**31 - 1), (-1, "x", 2**31 - 1)],
+    [
+        ((1, 70000), "y", 65535),
+        ((1, 1, 70000), "z", 65535),
+        (2**31, "x", 2**31 - 1),
+        (-1, "x", 2**31 - 1),
+    ],
 )
 def test_grids_over_the_limits_name_axis_and_limit(grid: Any, axis: str, limit: int) -> None:
     k = jit(copy)
@@ -328,7 +339,11 @@ def test_none_and_tensor_are_two_variants() -> None:
             kernel(x, cuda_tensor(8, address=0x200))
             kernel(x, B=None)
     assert len(kernel.variants) == 2
-    assert [launch.slots for launch in g.recorder.launches] == [(0x100,), (0x100, 0x200), (0x100,)] * 2
+    assert [launch.slots for launch in g.recorder.launches] == [
+        (0x100,),
+        (0x100, 0x200),
+        (0x100,),
+    ] * 2
 
 
 def test_unannotated_parameters_take_anything() -> None:
@@ -346,7 +361,9 @@ def test_unannotated_parameters_take_anything() -> None:
 
 
 def test_names_that_generated_code_might_use() -> None:
-    def k(v0: T.Tensor(("N",)), run: T.float32, self: T.int32, grid: T.constexpr, table, pool=1): ...
+    def k(
+        v0: T.Tensor(("N",)), run: T.float32, self: T.int32, grid: T.constexpr, table, pool=1
+    ): ...
 
     kernel = jit(k)
     with gpu() as g:
@@ -454,7 +471,7 @@ def test_too_much_shared_memory_is_refused_at_every_call() -> None:
                 k(*pair())
         jit(copy, Steps(dynamic_shared_bytes=limit))(*pair())
         assert g.recorder.shared == [limit]
-        over = Steps(dynamic_shared_bytes=limit, resources=Resources(32, static_shared_bytes=1))
+        over = Steps(dynamic_shared_bytes=limit, resources=resources(static_shared_bytes=1))
         with pytest.raises(LaunchError, match="launch/shared-memory"):
             jit(copy, over)(*pair())
 
@@ -463,7 +480,9 @@ def test_an_uneven_cluster_is_explained() -> None:
     k = jit(copy)
     with gpu() as g:
         g.recorder.results = [1]
-        with pytest.raises(LaunchError, match="grid axis x is 5 CTAs, not a multiple of the cluster's 2"):
+        with pytest.raises(
+            LaunchError, match="grid axis x is 5 CTAs, not a multiple of the cluster's 2"
+        ):
             k[LaunchConfig(grid=5, block=32, cluster=2)](*pair())
 
 
@@ -479,7 +498,9 @@ def test_two_threads_compile_once() -> None:
             thread.start()
         for thread in threads:
             thread.join()
-    assert len(steps.compiled) == 1 and len(g.recorder.launches) == 8 and len(g.recorder.loaded) == 1
+    assert (
+        len(steps.compiled) == 1 and len(g.recorder.launches) == 8 and len(g.recorder.loaded) == 1
+    )
 
 
 def test_threads_never_share_an_argument_block() -> None:
@@ -550,3 +571,12 @@ def test_two_kernels_of_one_name_launch_their_own() -> None:
         for k in (first, second, first):
             k(cuda_tensor(8))
     assert [launch.fixed.block[0] for launch in g.recorder.launches] == [32, 64, 32]
+
+
+def test_errors_come_without_the_dispatch_s_own() -> None:
+    k = jit(copy)
+    with gpu():
+        k(*pair())
+        with pytest.raises(LaunchError) as caught:
+            k(pair()[0])
+    assert caught.value.__context__ is None and caught.value.__cause__ is None

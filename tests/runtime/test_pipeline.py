@@ -20,7 +20,7 @@ SCALE = 2.0
 
 
 @jit
-def scale(X: T.Tensor(("N",), "float32"), Y: T.Tensor((T.dynamic("N"),), "float32") | None, a: T.float32):
+def scale(X: T.Tensor(("N",), "float32"), Y: T.Tensor(("N",), "float32") | None, a: T.float32):
     n = X.shape[0]
     T.device_entry(launch=T.cuda.LaunchConfig(grid=(n + 127) // 128, block=128))
     i = T.cuda.block_idx("x") * 128 + T.cuda.thread_idx("x")
@@ -91,7 +91,11 @@ def test_disk_hit_miss_and_damage() -> None:
     assert again.origin == "from the disk cache" and again.cubin == first.cubin
     assert again.stats == first.stats and again.ptx == first.ptx
     (entry,) = cache.ls()
-    assert entry.kernel == "scale" and set(cache.why(entry.key)["keyed_on"]) >= {"ir", "nvrtc", "tilejit"}
+    assert entry.kernel == "scale" and set(cache.why(entry.key)["keyed_on"]) >= {
+        "ir",
+        "nvrtc",
+        "tilejit",
+    }
     path = cache._path(entry.key)
     path.write_bytes(path.read_bytes()[:-100])
     assert "text" in compile_scale(fresh=True).origin  # a miss; the same text is still in memory
@@ -155,7 +159,9 @@ print(made.artifact.key, made.origin, "123" in made.cuda, "1234" in made.cuda, s
 
 def run_program(path: Path, seed: int) -> list[str]:
     env = {**os.environ, "PYTHONHASHSEED": str(seed), "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, path], env=env, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, path], env=env, capture_output=True, text=True, check=True
+    )
     return done.stdout.strip().split("|")
 
 

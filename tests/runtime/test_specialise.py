@@ -52,7 +52,9 @@ def test_alignment_class(address: int, limit: int, expected: int) -> None:
 
 def test_broken_alignment_promise_names_both_numbers() -> None:
     x = aligned(4, 9).view(-1)[1:33].view(4, 8)
-    with pytest.raises(LaunchError, match=r"multiple of 4 bytes; expected a multiple of 16") as caught:
+    with pytest.raises(
+        LaunchError, match=r"multiple of 4 bytes; expected a multiple of 16"
+    ) as caught:
         signature(matrix, x, aligned(4, 8))
     assert caught.value.codes == ("launch/align",)
 
@@ -67,7 +69,13 @@ def test_promise_raises_the_class() -> None:
 
 
 def test_every_fault_of_a_call_at_once() -> None:
-    def k(X: T.Tensor(("M", "N"), "float32"), Y: T.Tensor(("M", 8)), a: T.int8, b: T.constexpr, c: T.float32): ...
+    def k(
+        X: T.Tensor(("M", "N"), "float32"),
+        Y: T.Tensor(("M", 8)),
+        a: T.int8,
+        b: T.constexpr,
+        c: T.float32,
+    ): ...
 
     found = codes(k, torch.empty(4, 8, dtype=torch.float16), torch.empty(5, 9), 128, [1], d=3)
     assert sorted(found) == sorted(
@@ -77,7 +85,9 @@ def test_every_fault_of_a_call_at_once() -> None:
 
 
 def test_names_unify_over_arguments() -> None:
-    with pytest.raises(LaunchError, match="M is 4 in dimension 0 of 'X' but 5 in dimension 0 of 'Y'"):
+    with pytest.raises(
+        LaunchError, match="M is 4 in dimension 0 of 'X' but 5 in dimension 0 of 'Y'"
+    ):
         signature(matrix, aligned(4, 8), aligned(5, 8))
 
 
@@ -107,6 +117,7 @@ def test_broadcast_stride_stays_static() -> None:
 
 def test_strides_of_size_one_dimensions_follow_the_shape() -> None:
     x = torch.empty(1, 8).as_strided((1, 8), (999, 1))
+
     def k(X: T.Tensor(("M", "N"))): ...
 
     (arg,) = dict(signature(k, x).args).values()

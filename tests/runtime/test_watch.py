@@ -17,7 +17,8 @@ def plain_helper() -> int:
     return G
 
 
-def uses_global(X: T.Tensor(("N",))): return G + plain_helper()
+def uses_global(X: T.Tensor(("N",))):
+    return G + plain_helper()
 
 
 def seeing() -> Steps:
@@ -89,7 +90,8 @@ def test_kernels_made_in_a_loop_see_their_own_cell() -> None:
     for n in [4, 8]:
 
         def make(n: int) -> Any:
-            def k(X: T.Tensor(("N",))): return n
+            def k(X: T.Tensor(("N",))):
+                return n
 
             return k
 
@@ -98,7 +100,8 @@ def test_kernels_made_in_a_loop_see_their_own_cell() -> None:
 
 
 def test_a_late_bound_cell_is_watched() -> None:
-    def k(X: T.Tensor(("N",))): return n
+    def k(X: T.Tensor(("N",))):
+        return n
 
     n = 4
     kernel = jit(k)

@@ -304,7 +304,7 @@ def test_double_buffered_loop() -> None:
     arrays = out()
     assert codes(program(do("cuda.cta_sync", at=2)), arrays) == []
     assert (arrays["OUT"][:64] == 64).all()
-    assert codes(program(), out()) == ["sim/race", "sim/unwritten-read"] or codes(program(), out())
+    assert "sim/race" in codes(program(), out())
 
 
 def test_deterministic_per_seed() -> None:

@@ -43,9 +43,7 @@ def buffer(
         chosen: Any = layout.row_major(tuple(s for s in shape if isinstance(s, int)))
     else:
         chosen = layout.parse(notation) if notation else None
-    return nodes.Var(
-        name, nodes.TensorType(shape, dtypes.dtype(dtype), chosen, space, align)
-    )
+    return nodes.Var(name, nodes.TensorType(shape, dtypes.dtype(dtype), chosen, space, align))
 
 
 def whole(buffer_: nodes.Var) -> nodes.View:
@@ -61,7 +59,9 @@ def region(view: nodes.View, starts: tuple[Any, ...], extents: tuple[int, ...]) 
     return nodes.Region(view, tuple(i32(s) if isinstance(s, int) else s for s in starts), extents)
 
 
-def apply(name: str, *operands: nodes.Expr, scope: str = "thread", **keywords: nodes.Expr) -> nodes.Evaluate:
+def apply(
+    name: str, *operands: nodes.Expr, scope: str = "thread", **keywords: nodes.Expr
+) -> nodes.Evaluate:
     named = tuple(nodes.Keyword(k, v) for k, v in keywords.items())
     args = (nodes.Text(name), nodes.Tuple(operands), nodes.Tuple(named))
     return nodes.Evaluate(nodes.Call("tile.apply", args, attrs=nodes.ScopeAttrs(scope)))

@@ -55,12 +55,18 @@ def test_counted_loops_give_induction_variables():
         nodes.Declare(k, i32(0)),
         nodes.Declare(stage, i32(0)),
         nodes.Declare(phase, i32(0)),
-        nodes.For(i, i32(0), i32(10), nodes.Const(1, nodes.INT32), (
-            CALL(),
-            nodes.Assign(k, op("add", k, 64)),
-            nodes.Assign(stage, op("mod", op("add", stage, 1), 3)),
-            guard(op("eq", stage, 0), nodes.Assign(phase, op("bitxor", phase, 1))),
-        )),
+        nodes.For(
+            i,
+            i32(0),
+            i32(10),
+            nodes.Const(1, nodes.INT32),
+            (
+                CALL(),
+                nodes.Assign(k, op("add", k, 64)),
+                nodes.Assign(stage, op("mod", op("add", stage, 1), 3)),
+                guard(op("eq", stage, 0), nodes.Assign(phase, op("bitxor", phase, 1))),
+            ),
+        ),
     )
     assert known(site, "i") == (0, 9)
     assert known(site, "k") == (0, 576)
@@ -72,20 +78,22 @@ def test_counted_loops_give_induction_variables():
 
 def test_values_after_a_loop():
     i, k = var("i"), var("k")
-    loop = nodes.For(i, i32(0), i32(10), nodes.Const(1, nodes.INT32), (
-        nodes.Assign(k, op("add", k, 64)),
-    ))
+    loop = nodes.For(
+        i, i32(0), i32(10), nodes.Const(1, nodes.INT32), (nodes.Assign(k, op("add", k, 64)),)
+    )
     site = at_call(nodes.Declare(k, i32(5)), loop, CALL())
     assert site.env["k"].constant == 645
 
 
 def test_while_with_a_guard_is_bounded_and_reconverges():
     n, k = var("n"), var("k")
-    loop = nodes.While((
-        guard(op("ge", k, n), nodes.Break()),
-        CALL(),
-        nodes.Assign(k, op("add", k, 128)),
-    ))
+    loop = nodes.While(
+        (
+            guard(op("ge", k, n), nodes.Break()),
+            CALL(),
+            nodes.Assign(k, op("add", k, 128)),
+        )
+    )
     after = CALL()
     # Without the promise k + 128 could wrap around for an n near the end of int32.
     promise = nodes.Evaluate(nodes.Call("assume", (op("le", n, 10**6),)))
@@ -98,15 +106,27 @@ def test_while_with_a_guard_is_bounded_and_reconverges():
 
 def test_threads_leaving_a_loop_early_are_not_uniform_later_in_it():
     i, n = var("i"), var("n")
-    loop = nodes.For(i, i32(0), i32(4), nodes.Const(1, nodes.INT32), (
-        CALL(),
-        guard(op("gt", TID, n), nodes.Break()),
-    ))
+    loop = nodes.For(
+        i,
+        i32(0),
+        i32(4),
+        nodes.Const(1, nodes.INT32),
+        (
+            CALL(),
+            guard(op("gt", TID, n), nodes.Break()),
+        ),
+    )
     assert at_call(loop, params=(n,)).context.level == THREAD
-    exact = nodes.For(i, i32(0), i32(4), nodes.Const(1, nodes.INT32), (
-        CALL(),
-        guard(op("ge", TID, 64), nodes.Break()),
-    ))
+    exact = nodes.For(
+        i,
+        i32(0),
+        i32(4),
+        nodes.Const(1, nodes.INT32),
+        (
+            CALL(),
+            guard(op("ge", TID, 64), nodes.Break()),
+        ),
+    )
     assert at_call(exact).context.level == WARP
 
 
@@ -139,10 +159,17 @@ def test_quotient_by_a_run_time_count_stays_below_its_factor():
     m, n = var("m"), var("n")
     q = var("q")
     sizes = [
-        guard(op("and", op("ge", m, 1), op("ge", n, 1)),
-              guard(op("and", op("le", m, 1000), op("le", n, 1000)),
-                    guard(op("lt", hw("ctaid.x"), op("mul", m, n)),
-                          nodes.Declare(q, op("floordiv", hw("ctaid.x"), n)), CALL()))),
+        guard(
+            op("and", op("ge", m, 1), op("ge", n, 1)),
+            guard(
+                op("and", op("le", m, 1000), op("le", n, 1000)),
+                guard(
+                    op("lt", hw("ctaid.x"), op("mul", m, n)),
+                    nodes.Declare(q, op("floordiv", hw("ctaid.x"), n)),
+                    CALL(),
+                ),
+            ),
+        ),
     ]
     site = at_call(*sizes, params=(m, n))
     assert site.context.prove_nonnegative(site.env["m"] - site.env["q"] - 1)

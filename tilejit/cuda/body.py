@@ -1,6 +1,6 @@
 """Statements of a kernel (and of ``ewise`` functions) as C++ text.
 
-Rolled loops say ``#pragma unroll 1``; loops marked ``unroll`` are written out with their variable a
+Rolled loops say ``unroll 1``; loops marked ``unroll`` are written out with their variable a
 number, so that the registers they index stay named. Not here: the function around the body
 (``kernel``), expressions (``scalars``), instructions (``asm``).
 """
@@ -20,6 +20,9 @@ from tilejit.cuda.scalars import Scalars, unsupported
 from tilejit.cuda.writer import Names, Writer
 from tilejit.ir import nodes, ops
 from tilejit.tile.family import Issue, Let, Register, ScalarApply, Step, Value
+
+_ROLLED = '_Pragma("unroll 1") '
+"""On the loop's own line, where a ``#line`` directive cannot come between."""
 
 
 class CheckedProgram(Protocol):
@@ -151,9 +154,8 @@ class Body:
             stop.interval.low + min(step, 0), stop.interval.high + max(step, 0) - 1
         )
         fits = overshoot.fits(dtype)
-        self.writer.raw("#pragma unroll 1")
         header = self._plain_header if fits else self._counted_header
-        self.writer.open(header(s, start.text, stop.text, step))
+        self.writer.open(_ROLLED + header(s, start.text, stop.text, step))
         self._loop_body(s.body)
         self.writer.close()
 
@@ -183,7 +185,6 @@ class Body:
             f"{kind} {name} = {first}; {wide} {rounds} = {low} < {high} ? "
             f"(({wide}){high} - ({wide}){low} - 1) / {abs(step)} + 1 : 0;"
         )
-        self.writer.raw("#pragma unroll 1")
         moved = f"{name} = ({kind})(({wide}){name} {'+' if step > 0 else '-'} {abs(step)})"
         return f"for (; {rounds} != 0; --{rounds}, {moved})"
 
@@ -218,8 +219,7 @@ class Body:
         self.writer.close(f" {leave}:;" if leaves else "")
 
     def _while(self, s: nodes.While) -> None:
-        self.writer.raw("#pragma unroll 1")
-        self.writer.open("for (;;)")
+        self.writer.open(_ROLLED + "for (;;)")
         self._loop_body(s.body)
         self.writer.close()
 

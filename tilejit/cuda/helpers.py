@@ -60,6 +60,11 @@ _TEXTS: dict[str, tuple[str, tuple[str, ...]]] = {
         "{ return n >= 8 * sizeof(T) ? (T)(a < 0 ? -1 : 0) : (T)(a >> n); }",
         (),
     ),
+    "tj_ushr": (
+        f"template <class T> {_HEAD} T tj_ushr(T a, u64 n) "
+        "{ return n >= 8 * sizeof(T) ? (T)0 : (T)(a >> n); }",
+        (),
+    ),
     # Python's definition: the remainder has the divisor's sign, the quotient is its floor.
     "tj_fmod32": (
         f"{_HEAD} f32 tj_fmod32(f32 a, f32 b) {{ f32 r = fmodf(a, b); if (b == 0.0f) return r; "
@@ -197,7 +202,7 @@ _TEXTS: dict[str, tuple[str, tuple[str, ...]]] = {
     },
     "tj_elect": (
         f"{_HEAD} bool tj_elect() {{ u32 d; asm volatile(\"{{.reg .pred p; elect.sync _|p, 0xffffffff; "
-        'selp.b32 %0, 1, 0, p;}}" : "=r"(d)); return d != 0; }}',
+        'selp.b32 %0, 1, 0, p;}" : "=r"(d)); return d != 0; }',
         (),
     ),
 }  # fmt: skip

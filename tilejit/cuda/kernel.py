@@ -15,7 +15,7 @@ from tilejit.cuda import cxx
 from tilejit.cuda.body import Body, CheckedProgram
 from tilejit.cuda.registers import Registers
 from tilejit.cuda.scalars import hardware_name
-from tilejit.cuda.writer import Names, identifier
+from tilejit.cuda.writer import Names, Writer, identifier
 from tilejit.errors import CompileError, fault
 from tilejit.ir import nodes
 from tilejit.target import TARGETS
@@ -153,9 +153,9 @@ def _parameters(body: Body, function: nodes.Function, assigned: frozenset[str]) 
 
 def _hoisted(body: Body, function: nodes.Function, name: str) -> list[str]:
     buffer = _find_buffer(function.body, name)
-    from_writer = type(body.writer)()
-    body.registers.write_declaration(buffer, from_writer)
-    return from_writer.text().splitlines()
+    writer = Writer(indent="")
+    body.registers.write_declaration(buffer, writer)
+    return writer.text().splitlines()
 
 
 def _find_buffer(block: nodes.Block, name: str) -> nodes.Var:

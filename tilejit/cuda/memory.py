@@ -79,7 +79,9 @@ class Memory:
         """The register of a local element, or None where it lies in memory."""
         if view.space != "local":
             return None
-        position = self.scalars.value(views.element_offset(view, indices))
+        position = self.registers.positions.constant(view, indices)
+        if position is None:
+            position = self.scalars.value(views.element_offset(view, indices))
         if position is None:
             self.registers.array(view.buffer)
             return None

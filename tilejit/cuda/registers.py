@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from tilejit.cuda import cxx
 from tilejit.cuda.writer import Writer
 from tilejit.dtypes import DType
-from tilejit.ir import nodes
-from tilejit.layout import MEMORY_AXIS
+from tilejit.ir import nodes, views
+from tilejit.layout import MEMORY_AXIS, TileLayout
 
 
 @dataclass(slots=True)
@@ -54,17 +55,62 @@ def storage_elems(type_: nodes.TensorType) -> int:
     return math.prod(d for d in type_.shape if isinstance(d, int))
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
+class Slot(NamedTuple):
     """``width`` bits from bit ``first`` of a buffer's registers, seen as ``ctype``."""
 
     buffer: nodes.Var
     first: int
     ctype: str
+    width: int
 
-    @property
-    def width(self) -> int:
-        return cxx.bits_of(self.ctype)
+
+_Axes = list[list[tuple[int, int]]]
+"""Per dimension: (extent, stride in elements) of its iters, innermost first."""
+
+
+class Positions:
+    """Constant positions in views: ``views.element_offset`` for the common case, without building
+    an expression. Kernels index register tiles by numbers thousands of times."""
+
+    def __init__(self) -> None:
+        self._views: dict[int, tuple[int, _Axes] | None] = {}
+        self._kept: list[nodes.View] = []
+
+    def constant(self, view: nodes.View, indices: tuple[nodes.Expr, ...]) -> int | None:
+        """The element's position when indices and view are constant; None when that takes more."""
+        key = id(view)
+        if key not in self._views:
+            self._kept.append(view)  # so that no other view ever has this id
+            self._views[key] = _linear(view)
+        found = self._views[key]
+        if found is None:
+            return None
+        total, axes = found
+        for index, iters in zip(indices, axes):
+            if not isinstance(index, nodes.Const):
+                return None
+            rest = int(index.value)
+            for extent, stride in iters:
+                rest, digit = divmod(rest, extent)
+                total += digit * stride
+        return total
+
+
+def _linear(view: nodes.View) -> tuple[int, _Axes] | None:
+    layout, shape = view.layout, view.shape
+    if not isinstance(layout, TileLayout) or view.dynamic_strides:
+        return None
+    if not isinstance(view.offset_elems, nodes.Const):
+        return None
+    groups = views.dimension_iters(layout, shape)
+    if any(i.axis != MEMORY_AXIS and i.extent > 1 for iters in groups for i in iters):
+        return None
+    start = int(view.offset_elems.value) + dict(layout.offset).get(MEMORY_AXIS, 0)
+    axes = [
+        [(i.extent, i.stride if i.axis == MEMORY_AXIS else 0) for i in reversed(iters)]
+        for iters in groups
+    ]
+    return start, axes
 
 
 class Registers:
@@ -73,7 +119,10 @@ class Registers:
     def __init__(self) -> None:
         self.recording = True
         self.storage: dict[str, Storage] = {}
-        self._visible: list[set[str]] = [set()]
+        self.positions = Positions()
+        self._visible: set[str] = set()
+        self._scopes: list[list[str]] = [[]]
+        """Buffers declared in each open block."""
         self._names: dict[str, str] = {}
 
     def decide(self) -> None:
@@ -85,10 +134,12 @@ class Registers:
     # --- declarations
 
     def enter(self) -> None:
-        self._visible.append(set())
+        """A block opens."""
+        self._scopes.append([])
 
     def leave(self) -> None:
-        self._visible.pop()
+        """The innermost block closes, and what it declared is no longer visible."""
+        self._visible.difference_update(self._scopes.pop())
 
     def name(self, buffer: nodes.Var, base: str) -> None:
         """Announces a buffer and the stem of its scalars' names (an identifier ending with ``_``)."""
@@ -96,7 +147,8 @@ class Registers:
 
     def declare(self, buffer: nodes.Var, writer: Writer) -> None:
         """The buffer's ``AllocTensor`` statement."""
-        self._visible[-1].add(buffer.name)
+        self._visible.add(buffer.name)
+        self._scopes[-1].append(buffer.name)
         if self.recording:
             self.storage.setdefault(buffer.name, Storage())
         elif not self.storage[buffer.name].hoisted:
@@ -128,38 +180,32 @@ class Registers:
     # --- accesses
 
     def _note(self, buffer: nodes.Var) -> Storage:
-        storage = self.storage.setdefault(buffer.name, Storage())
-        if self.recording and not any(buffer.name in names for names in self._visible):
+        storage = self.storage.get(buffer.name)
+        if storage is None:
+            storage = self.storage[buffer.name] = Storage()
+        if self.recording and buffer.name not in self._visible:
             storage.hoisted = True
         return storage
 
-    def touch(self, slot: Slot) -> None:
-        """Notes an access in the recording pass."""
-        if self.recording:
-            storage = self._note(slot.buffer)
-            storage.types.add(slot.ctype)
-            storage.spans.add((slot.first, slot.width))
-
-    def direct(self, slot: Slot) -> str | None:
-        """The C++ scalar that is the slot, whole and of its type; None if bits must be moved."""
-        self.touch(slot)
-        storage = self.storage[slot.buffer.name]
-        if self.recording or storage.addressed or storage.container != slot.ctype:
-            return None
-        return self._scalar(slot, storage)
+    def touch(self, slot: Slot) -> Storage:
+        """The storage of a slot; in the recording pass the access is noted."""
+        if not self.recording:
+            return self.storage[slot.buffer.name]
+        storage = self._note(slot.buffer)
+        storage.types.add(slot.ctype)
+        storage.spans.add((slot.first, slot.width))
+        return storage
 
     def container(self, slot: Slot) -> tuple[str, str] | None:
         """Scalar and its type when the slot fills its container, whatever its type."""
-        self.touch(slot)
-        storage = self.storage[slot.buffer.name]
+        storage = self.touch(slot)
         if self.recording or storage.addressed or cxx.bits_of(storage.container) != slot.width:
             return None
         return self._scalar(slot, storage), storage.container
 
     def read(self, slot: Slot) -> str:
         """The slot's value."""
-        self.touch(slot)
-        storage = self.storage[slot.buffer.name]
+        storage = self.touch(slot)
         if self.recording:
             return "0"
         if storage.addressed:
@@ -174,8 +220,7 @@ class Registers:
 
     def write(self, slot: Slot, value: str) -> str:
         """A statement that stores ``value`` of the slot's type."""
-        self.touch(slot)
-        storage = self.storage[slot.buffer.name]
+        storage = self.touch(slot)
         if self.recording:
             return ""
         if storage.addressed:
@@ -204,4 +249,5 @@ class Registers:
 
 def slot_of(buffer: nodes.Var, position: int, dtype: DType) -> Slot:
     """Element ``position``, counted in elements of ``dtype``."""
-    return Slot(buffer, position * dtype.bits, cxx.ctype(dtype))
+    name = cxx.ctype(dtype)
+    return Slot(buffer, position * dtype.bits, name, cxx.bits_of(name))

@@ -223,7 +223,8 @@ class Scalars:
         result = ranges.clip(exact, dtype) if exact else ranges.full(dtype)
         name = cxx.ctype(dtype)
         if not b.interval.within(0, dtype.bits - 1):
-            helper = self.helpers.use(f"tj_{op}")
+            unsigned = op == "shr" and dtype.kind == "uint"
+            helper = self.helpers.use("tj_ushr" if unsigned else f"tj_{op}")
             return Piece(f"{helper}<{name}>({a.text}, (u64){b.text})", result)
         if op == "shr":
             return Piece(f"({name})({a.text} >> {b.text})", result)
@@ -283,7 +284,9 @@ class Scalars:
     def _to_float(self, text: str, source: DType, target: DType, span: Span | None) -> str:
         if target.bits >= 32:
             if source.is_float and source.bits < 32:
-                text = self._widened(text, source, span)
+                text, source = self._widened(text, source, span), dtypes.float32
+            if source == target:
+                return text
             return f"({cxx.ctype(target)}){text}"
         if target.bits == 16:
             return self._to_half(text, source, target, span)

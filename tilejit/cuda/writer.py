@@ -14,9 +14,9 @@ class Writer:
     """Collects lines. ``span`` sets the user's line for what follows; a ``#line`` directive is
     written only where the compiler's own count would differ."""
 
-    def __init__(self) -> None:
+    def __init__(self, indent: str = "  ") -> None:
         self._lines: list[str] = []
-        self._indent = ""
+        self._indent = indent
         self._wanted: tuple[str, int] | None = None
         self._file = ""
         self._next_line = -1
@@ -37,11 +37,6 @@ class Writer:
             self._lines.append(f'#line {number} "{quote(file)}"')
             self._file, self._next_line = file, number
         self._lines.append(self._indent + text)
-        self._next_line += 1
-
-    def raw(self, text: str) -> None:
-        """A preprocessor line or a line before the first span; it belongs to no user line."""
-        self._lines.append(text)
         self._next_line += 1
 
     def open(self, text: str) -> None:

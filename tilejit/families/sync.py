@@ -54,7 +54,8 @@ def _members(machine: Machine, mask: Lanes) -> npt.NDArray[np.bool_]:
     """The lanes that execute and are named by the mask."""
     lane = np.arange(LANES, dtype=np.uint32)
     named = (mask.astype(np.uint32) >> lane) & np.uint32(1)
-    return machine.active() & (named != 0)
+    members: npt.NDArray[np.bool_] = machine.active() & (named != 0)
+    return members
 
 
 def _shuffle(issue: Issue, machine: Machine) -> None:

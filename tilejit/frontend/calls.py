@@ -4,6 +4,7 @@ A helper that is ``@jit`` is inlined. A plain function is run by Python when eve
 compile-time value, else inlined. Not here: what language functions mean (``intrinsics``).
 """
 
+# ruff: noqa: RET503 (Lowering.refuse never returns)
 from __future__ import annotations
 
 import ast
@@ -11,15 +12,15 @@ import dataclasses
 import enum
 import functools
 import types
+from collections.abc import Callable
 from typing import Any
 
 from tilejit.dtypes import DType
 from tilejit.errors import Span, TileError
 from tilejit.frontend import carry, control, env, intrinsics, operators, python_builtins, tensors
 from tilejit.frontend.captures import refusal
-from tilejit.frontend.expressions import evaluate, evaluate_all, iterate, settle_all
+from tilejit.frontend.expressions import evaluate, evaluate_all, settle_all
 from tilejit.frontend.kernel import Kernel, parse
-from tilejit.frontend.shapes import Leaf
 from tilejit.frontend.source import Source
 from tilejit.frontend.state import Frame, Key, Lowering, Result, Target
 from tilejit.frontend.targets import assigned_names
@@ -28,14 +29,11 @@ from tilejit.frontend.values import (
     Method,
     any_runtime,
     describe,
-    is_record,
     is_runtime,
-    rebuild,
 )
 from tilejit.ir import nodes as ir
-from tilejit.language.annotations import constexpr
 from tilejit.language.kernel_only import OutsideKernel
-from tilejit.ptx.instruction import Instruction, PtxNamespace, PtxPrefix, as_instruction
+from tilejit.ptx.instruction import Instruction, PtxPrefix, as_instruction
 
 MAX_INLINE_DEPTH = 64
 IMMUTABLE_METHODS = (bool, int, float, str, bytes, tuple, range, frozenset)
@@ -70,7 +68,9 @@ def _arguments(lw: Lowering, node: ast.Call) -> tuple[list[Any], dict[str, Any]]
     return values[:count], dict(zip(names, values[count:]))
 
 
-def invoke(lw: Lowering, callee: Any, args: list[Any], kwargs: dict[str, Any], node: ast.Call) -> Any:
+def invoke(
+    lw: Lowering, callee: Any, args: list[Any], kwargs: dict[str, Any], node: ast.Call
+) -> Any:
     """``callee(*args, **kwargs)``"""
     handler = intrinsics.find(callee)
     if handler is not None:
@@ -124,7 +124,11 @@ def _construct(lw: Lowering, kind: type, args: list[Any], kwargs: dict[str, Any]
             "construct", f"{kind.__name__}(...) with run-time values",
             help="frozen dataclasses (without __post_init__) and named tuples may hold them",
         )  # fmt: skip
-    if not (named or frozen) and issubclass(kind, BaseException | object) and not _harmless_class(kind):
+    if (
+        not (named or frozen)
+        and issubclass(kind, BaseException | object)
+        and not _harmless_class(kind)
+    ):
         lw.refuse(
             "construct", f"{kind.__name__} objects cannot be made in a kernel",
             help="make it outside, or use a frozen dataclass",
@@ -159,11 +163,15 @@ def _python(
             raise
         return _inline_python(lw, function, args, kwargs, node)
     except Exception as error:
-        lw.refuse("constant", f"{name} fails at compile time: {type(error).__name__}: {error}", node)
+        lw.refuse(
+            "constant", f"{name} fails at compile time: {type(error).__name__}: {error}", node
+        )
     lw.captures.python_function(function)
     reason = None if isinstance(result, list | dict) else refusal(result)
     if reason is not None:
-        lw.refuse("captured", f"{name} gives {reason}", node, help="compile-time values are immutable")
+        lw.refuse(
+            "captured", f"{name} gives {reason}", node, help="compile-time values are immutable"
+        )
     return result
 
 
@@ -182,12 +190,21 @@ def _inline_python(
         lw.refuse("call", f"{name} cannot take run-time values", node, help=help_text)
     if isinstance(function, types.MethodType):
         args = [receiver, *args]
-    return inline(lw, parse_cached(target), args, kwargs, node)
+    return inline(lw, parse_helper(lw, target), args, kwargs, node)
+
+
+def parse_helper(lw: Lowering, function: types.FunctionType) -> Kernel:
+    """An undecorated helper; one that was ``exec``-ed with its caller is in the caller's text."""
+    caller = lw.frame.source
+    same_text = function.__code__.co_filename == caller.function.__code__.co_filename
+    if caller.given is not None and same_text:
+        return parse_cached(function, caller.given)
+    return parse_cached(function, None)
 
 
 @functools.lru_cache(maxsize=256)
-def parse_cached(function: types.FunctionType) -> Kernel:
-    return parse(function)
+def parse_cached(function: types.FunctionType, source: str | None) -> Kernel:
+    return parse(function, source)
 
 
 # --- inlining
@@ -201,8 +218,8 @@ def inline(
     defaults = {p.name: p.default for p in kernel.params if p.has_default}
     for name, default in defaults.items():
         label = f"{kernel.function.__module__}.{kernel.function.__qualname__}.<default>.{name}"
-        function = kernel.function
-        lw.captures.record(label, default, lambda f=function, n=name: _default_now(f, n))
+        now = functools.partial(_default_now, kernel.function, name)
+        lw.captures.record(label, default, now)
     bound = bind_arguments(lw, kernel.name, kernel.node.args, defaults, args, kwargs, node)
     for spec in kernel.params:
         value = bound[spec.name]
@@ -214,11 +231,13 @@ def inline(
         if spec.kind == "scalar":
             bound[spec.name] = operators.cast(lw, value, spec.annotation)
         if spec.kind == "tensor" and not (value is None or isinstance(value, ir.View)):
-            lw.refuse("type", f"{kernel.name}() takes a tensor {spec.name!r}, got {describe(value)}", node)
+            lw.refuse(
+                "type", f"{kernel.name}() takes a tensor {spec.name!r}, got {describe(value)}", node
+            )
     return _run_inlined(lw, kernel.source, kernel.node, bound, None, node)
 
 
-def _default_now(function: types.FunctionType, name: str) -> Any:
+def _default_now(function: Callable[..., Any], name: str) -> Any:
     import inspect
 
     return inspect.signature(function).parameters[name].default
@@ -280,7 +299,9 @@ def new_frame(
     local_names = assigned_names(body) | set(bound)
     if isinstance(code, ast.Lambda):
         local_names |= assigned_names([code.body])
-    frame = Frame(source, call_site, path, outer=outer, local_names=frozenset(local_names), role=role)
+    frame = Frame(
+        source, call_site, path, outer=outer, local_names=frozenset(local_names), role=role
+    )
     span = source.span(code, call_site)
     frame.env = {name: Bound(value, span) for name, value in bound.items()}
     return frame
@@ -336,7 +357,11 @@ def bind_arguments(
     positional = positional_only + [p.arg for p in parameters.args]
     every = positional + [p.arg for p in parameters.kwonlyargs]
     if len(args) > len(positional):
-        lw.refuse("arguments", f"{name}() takes {len(positional)} positional arguments, got {len(args)}", node)
+        lw.refuse(
+            "arguments",
+            f"{name}() takes {len(positional)} positional arguments, got {len(args)}",
+            node,
+        )
     bound = dict(zip(positional, args))
     for key, value in kwargs.items():
         if key not in every or key in positional_only:
@@ -349,9 +374,3 @@ def bind_arguments(
     if missing:
         lw.refuse("arguments", f"{name}() misses {', '.join(missing)}", node)
     return {p: bound[p] if p in bound else defaults[p] for p in every}
-
-
-__all__ = [
-    "Leaf", "call", "constexpr", "inline", "invoke", "is_record", "iterate", "new_frame",
-    "parse_cached", "PtxNamespace", "rebuild", "run_body",
-]  # fmt: skip

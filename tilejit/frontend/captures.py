@@ -10,7 +10,6 @@ Not here: name resolution order (``names``).
 
 from __future__ import annotations
 
-import builtins
 import dataclasses
 import enum
 import types
@@ -20,7 +19,6 @@ from typing import Any
 
 from tilejit.dtypes import DType
 from tilejit.frontend.source import Source
-from tilejit.ir import nodes as ir
 from tilejit.language.annotations import DynamicDim, LaunchConfig, Tensor
 from tilejit.language.kernel_only import OutsideKernel
 from tilejit.layout import ComposeLayout, Iter, TileLayout
@@ -78,7 +76,9 @@ class Captures:
         except TileError:
             # Its text is unknown, but its behaviour is not: bytecode and constants identify it.
             code = function.__code__
-            self._sources.setdefault(f"{function.__qualname__} {code.co_code.hex()} {code.co_consts}")
+            self._sources.setdefault(
+                f"{function.__qualname__} {code.co_code.hex()} {code.co_consts}"
+            )
         for name in function.__code__.co_names:
             if name in function.__globals__:
                 self._follow(function, name)
@@ -100,13 +100,16 @@ class Captures:
         return tuple(self._sources)
 
 
+def is_code(value: Any) -> bool:
+    """Functions, classes, modules and kernels: what they do counts by their source."""
+    return isinstance(value, CODE) or hasattr(value, "__tilejit_kernel__")
+
+
 def refusal(value: Any) -> str | None:
     """Why ``value`` cannot be captured by value; None when it can."""
-    if isinstance(value, ATOMS + OWN_VALUES + CODE) or isinstance(value, enum.Enum):
+    if isinstance(value, (*ATOMS, *OWN_VALUES, *CODE, enum.Enum)):
         return None
-    if hasattr(value, "__tilejit_kernel__") or callable(value) and _is_own(value):
-        return None
-    if _is_own(value):
+    if hasattr(value, "__tilejit_kernel__") or _is_own(value):
         return None
     if isinstance(value, tuple | frozenset):
         for item in value:
@@ -144,7 +147,9 @@ def _array(value: Any, module: str, kind: type) -> str | None:
 def _is_own(value: Any) -> bool:
     """Objects of the language itself: ``T.ptx``, instructions, annotations, ``T.constexpr``."""
     module = type(value).__module__
-    return module.startswith(("tilejit.language", "tilejit.ptx")) or isinstance(value, OutsideKernel)
+    return module.startswith(("tilejit.language", "tilejit.ptx")) or isinstance(
+        value, OutsideKernel
+    )
 
 
 def help_for(value: Any) -> str:
@@ -155,8 +160,3 @@ def help_for(value: Any) -> str:
     if isinstance(value, set):
         return "make it a frozenset"
     return "capture immutable values: numbers, strings, tuples, frozen dataclasses, enums"
-
-
-BUILTIN_NAMES = frozenset(vars(builtins))
-
-__all__ = ["BUILTIN_NAMES", "Captures", "Watch", "help_for", "ir", "refusal"]

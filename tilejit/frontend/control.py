@@ -32,7 +32,14 @@ from tilejit.frontend.state import (
     Target,
 )
 from tilejit.frontend.targets import assigned_names
-from tilejit.frontend.values import RangeLoop, any_runtime, describe, dtype_of, is_scalar, subexpressions
+from tilejit.frontend.values import (
+    RangeLoop,
+    any_runtime,
+    describe,
+    dtype_of,
+    is_scalar,
+    subexpressions,
+)
 from tilejit.frontend.values import children as parts_of
 from tilejit.ir import build
 from tilejit.ir import nodes as ir
@@ -54,7 +61,9 @@ def run_block(lw: Lowering, statements: list[ast.stmt]) -> Flow:
         if not flow.falls or flow.consumed:
             return Flow(flow.falls, flow.pending)
         if flow.pending:
-            return guarded(lw, flow.pending, lambda rest=rest: run_block(lw, rest)) if rest else flow
+            return (
+                guarded(lw, flow.pending, lambda rest=rest: run_block(lw, rest)) if rest else flow
+            )
     return FALLS
 
 
@@ -239,7 +248,6 @@ def _rolled(lw: Lowering, node: ast.For, source: RangeLoop) -> Flow:
     start, stop, step, trips = _bounds(lw, source, node)
     if trips == 0:
         return run_block(lw, node.orelse)
-    frame = lw.frame
     key = lw.region_key(node, "for")
     names = assigned_names([node.target, *node.body])
     region, loop = _enter_loop(lw, node, key, names)
@@ -249,8 +257,7 @@ def _rolled(lw: Lowering, node: ast.For, source: RangeLoop) -> Flow:
         value: Any = var
         if not isinstance(step, ir.Const):
             offset = operators.binary(lw, "mul", var, step)
-            value, var_start, var_stop = operators.binary(lw, "add", start, offset), None, None
-            del var_start, var_stop
+            value = operators.binary(lw, "add", start, offset)
         with lw.at(node.target):
             assign_target(lw, node.target, value)
         flow = run_block(lw, node.body)
@@ -294,7 +301,7 @@ def _bounds(lw: Lowering, source: RangeLoop, node: ast.For) -> tuple[Any, Any, A
     if dtype.kind == "uint" and not (isinstance(raw[2], int) and raw[2] > 0):
         dtype = dtypes.int64
     bounds = []
-    for name, part in zip(("start", "stop", "step"), raw):
+    for part in raw:
         if isinstance(part, int):
             low, high = dtypes.integer_range(dtype)
             if not low <= part <= high:
@@ -311,7 +318,9 @@ def _trip_count(lw: Lowering, start: Any, stop: Any, step: Any) -> Any:
     """Rounds of a range whose step is a run-time value; a zero step fails an assertion."""
     nonzero = operators.binary(lw, "ne", step, 0)
     message = ir.Text("the step of a range cannot be 0")
-    lw.emit(ir.Evaluate(ir.Call("device_assert", (nonzero, message), span=lw.here()), span=lw.here()))
+    lw.emit(
+        ir.Evaluate(ir.Call("device_assert", (nonzero, message), span=lw.here()), span=lw.here())
+    )
     distance = operators.binary(lw, "sub", stop, start)
     # Python's length of a range, for both signs of the step: -(-distance // step), at least 0.
     negated = operators.unary(lw, "neg", distance)
@@ -423,14 +432,16 @@ def _after_loop(
     """The ``else`` clause, the names after the loop, and jumps that leave it for farther targets."""
     frame = lw.frame
     flow = FALLS
-    if normal:
-        frame.env = env.merge(key, normal)
-        if node.orelse:
-            flow, frame.env = _else_clause(lw, node, key, loop)
-            normal = [(frame.env, "after `else`")] if flow.falls else []
     paths = normal + breaks
+    if normal and node.orelse and loop.broke is not None:
+        flow, paths = _else_unless_broken(lw, node, key, loop.broke, normal, breaks)
+        key = (*key, "after")
+    elif normal and node.orelse:
+        frame.env = env.merge(key, normal)
+        flow = run_block(lw, node.orelse)
+        paths = [(frame.env, "after `else`")] if flow.falls else []
     if paths:
-        frame.env = env.merge((*key, "after"), paths) if normal and breaks and node.orelse else env.merge(key, paths)
+        frame.env = env.merge(key, paths)
     pending = set(flow.pending)
     outer = next((one for one in reversed(frame.loops) if one.native), None)
     for target in sorted(loop.escapes, key=lambda t: repr(t.key)):
@@ -443,24 +454,34 @@ def _after_loop(
     return Flow(bool(paths), frozenset(pending))
 
 
-def _else_clause(
-    lw: Lowering, node: ast.For | ast.While, key: Key, loop: Loop
-) -> tuple[Flow, Env]:
-    if loop.broke is None:
-        return run_block(lw, node.orelse), lw.frame.env
-    guard = build.not_(loop.broke, span=lw.here())
+def _else_unless_broken(
+    lw: Lowering,
+    node: ast.For | ast.While,
+    key: Key,
+    broke: ir.Var,
+    normal: list[tuple[Env, str]],
+    breaks: list[tuple[Env, str]],
+) -> tuple[Flow, list[tuple[Env, str]]]:
+    """``else`` of a loop that may be left by ``break``: a branch on the flag.
+
+    Variables that the clause assigns start as what the loop left; names that the clause only reads
+    are what they are on the paths that lead into it.
+    """
+    frame = lw.frame
+    frame.env = env.merge(key, normal + breaks)
     region = env.enter(lw, (*key, "after"), assigned_names(node.orelse))
-    for index, e in enumerate(loop.leave.envs):
-        loop.leave.envs[index] = {**e, **_carried_of(region, e)}
+    carried = {name: frame.env[name] for name in region.carried if name in frame.env}
+    left = {**env.merge(key, breaks), **carried} if breaks else None
+    frame.env = {**env.merge(key, normal), **carried}
     with lw.nested() as block:
         flow = run_block(lw, node.orelse)
     env.leave(lw, region)
+    guard = build.not_(broke, span=lw.here())
     lw.emit(ir.If(guard, tuple(block), (), span=lw.here()))
-    return flow, lw.frame.env
-
-
-def _carried_of(region: Region, bindings: Env) -> Env:
-    return {n: region.entry[n] for n in region.carried if n in region.entry and n in bindings}
+    paths = [(frame.env, "after `else`")] if flow.falls else []
+    if left is not None:
+        paths.append((left, "after `break`"))
+    return flow, paths
 
 
 # --- jumps

@@ -3,6 +3,7 @@
 Not here: the regions that make paths (``control``), Python's resolution of globals (``names``).
 """
 
+# ruff: noqa: RET503 (Lowering.refuse never returns)
 from __future__ import annotations
 
 import ast
@@ -10,7 +11,7 @@ from typing import Any
 
 from tilejit.errors import Span
 from tilejit.frontend import carry
-from tilejit.frontend.shapes import Leaf, Shape, ShapeConflict, fits, shape_of, unify
+from tilejit.frontend.shapes import Shape, ShapeConflict, fits, shape_of, unify
 from tilejit.frontend.state import (
     Ambiguous,
     Binding,
@@ -172,7 +173,9 @@ def leave(lw: Lowering, region: Region) -> None:
 def _decided(lw: Lowering, key: Key) -> set[str]:
     size = len(key)
     return {
-        k[size] for k in lw.decisions if len(k) == size + 1 and k[:size] == key and isinstance(k[size], str)
+        k[size]
+        for k in lw.decisions
+        if len(k) == size + 1 and k[:size] == key and isinstance(k[size], str)
     }
 
 
@@ -189,9 +192,7 @@ def merge(key: Key, paths: list[tuple[Env, str]]) -> Env:
     for env, why in paths[1:]:
         result: Env = {}
         for name in {**merged, **env}:
-            result[name] = _merge_one(
-                key, name, merged.get(name), env.get(name), merged_why, why
-            )
+            result[name] = _merge_one(key, name, merged.get(name), env.get(name), merged_why, why)
         merged = result
     return merged
 
@@ -235,7 +236,9 @@ def back_edge(lw: Lowering, region: Region, paths: list[tuple[Env, str]]) -> Non
         if not isinstance(before, Bound | Carried) or after is None:
             continue
         if isinstance(_merge_one(region.key, name, before, after, "", ""), Ambiguous):
-            found[(*region.key, name)] = _unified(lw, name, [before, _certain(lw, name, after, region)])
+            found[(*region.key, name)] = _unified(
+                lw, name, [before, _certain(lw, name, after, region)]
+            )
     if found:
         from tilejit.frontend.state import Restart
 
@@ -250,6 +253,3 @@ def _certain(lw: Lowering, name: str, binding: Binding, region: Region) -> Bindi
             span=region.assigned[name],
         )  # fmt: skip
     return binding
-
-
-__all__ = ["Leaf", "NOT_FOUND", "back_edge", "bind", "enter", "leave", "merge", "named", "read", "unbind"]

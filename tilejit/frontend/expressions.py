@@ -7,12 +7,14 @@ Not here: operators (``operators``), short circuits (``logic``), calls (``calls`
 (``tensors``).
 """
 
+# ruff: noqa: RET503 (Lowering.refuse never returns)
 from __future__ import annotations
 
 import ast
+import enum
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from tilejit.errors import TileError, attach_span
 from tilejit.frontend import env, names, operators, tensors
@@ -30,7 +32,7 @@ from tilejit.frontend.values import (
 )
 from tilejit.ir import nodes as ir
 from tilejit.layout import LayoutError
-from tilejit.ptx.instruction import Instruction, PtxNamespace, PtxPrefix
+from tilejit.ptx.instruction import PtxNamespace, PtxPrefix
 from tilejit.ptx.spelling import SpellingError
 
 BINARY: dict[type[ast.operator], str] = {
@@ -63,7 +65,7 @@ def evaluate(lw: Lowering, node: ast.expr) -> Any:
             lw.refuse("spelling", error.message, node, help=error.help)
 
 
-def refuse_node(lw: Lowering, node: ast.AST) -> None:
+def refuse_node(lw: Lowering, node: ast.AST) -> NoReturn:
     """Refuse a node the kernel language does not have, by its Python name."""
     what, instead = REFUSED.get(type(node), (type(node).__name__, "write it in another way"))
     lw.refuse("syntax", f"{what} is not part of the kernel language", node, help=instead)
@@ -101,12 +103,15 @@ def iterate(lw: Lowering, value: Any, node: ast.AST) -> tuple[Any, ...]:
     parts = children(value) if not is_record(value) and not isinstance(value, slice) else None
     if parts is not None:
         return parts
-    if isinstance(value, str | range | frozenset | dict | types.GeneratorType | zip | enumerate | map):
+    if isinstance(
+        value, str | range | frozenset | dict | types.GeneratorType | zip | enumerate | map
+    ):
         if isinstance(value, frozenset):
             lw.refuse("iteration", "the order of a set is not defined", node, help="use a tuple")
         return tuple(value)
-    if isinstance(value, type) and hasattr(value, "__members__"):
-        return tuple(value)  # type: ignore[call-overload,no-any-return]
+    if isinstance(value, enum.EnumMeta):
+        members: tuple[Any, ...] = tuple(value)
+        return members
     lw.refuse("iteration", f"{describe(value)} cannot be iterated over at compile time", node)
 
 
@@ -314,7 +319,9 @@ def _comprehend(lw: Lowering, node: ast.ListComp | ast.GeneratorExp) -> list[Any
         from tilejit.frontend import statements
         from tilejit.frontend.logic import condition
 
-        for item in iterate(lw, statements.as_static_range(lw, source, generator.iter), generator.iter):
+        for item in iterate(
+            lw, statements.as_static_range(lw, source, generator.iter), generator.iter
+        ):
             for name in hidden:
                 frame.env.pop(name, None)
             statements.assign_local(lw, generator.target, item)
@@ -346,9 +353,11 @@ def _formatted(lw: Lowering, node: ast.FormattedValue) -> Any:
             "format", f"an f-string cannot hold {describe(value)}", node,
             help='print run-time values with T.print("x = {}", x)',
         )  # fmt: skip
-    convert = {-1: lambda v: v, 115: str, 114: repr, 97: ascii}[node.conversion]
+    if node.conversion != -1:
+        as_text: dict[int, Callable[[object], str]] = {115: str, 114: repr, 97: ascii}
+        value = as_text[node.conversion](value)
     spec = evaluate(lw, node.format_spec) if node.format_spec is not None else ""
-    return operators.python_call(lw, "the f-string", lambda: format(convert(value), spec))
+    return operators.python_call(lw, "the f-string", lambda: format(value, spec))
 
 
 EXPRESSIONS: dict[type[ast.AST], Callable[[Lowering, Any], Any]] = {
@@ -383,8 +392,6 @@ REFUSED: dict[type[ast.AST], tuple[str, str]] = {
     ast.Yield: ("`yield`", "write a loop"),
     ast.YieldFrom: ("`yield from`", "write a loop"),
 }
-if hasattr(ast, "TemplateStr"):  # Python 3.14
-    REFUSED[ast.TemplateStr] = ("a template string", "use an f-string")
-    REFUSED[ast.Interpolation] = ("a template string", "use an f-string")
-
-__all__ = ["EXPRESSIONS", "Instruction", "REFUSED", "attribute", "evaluate", "evaluate_all"]
+for _newer in ("TemplateStr", "Interpolation"):  # Python 3.14
+    if hasattr(ast, _newer):
+        REFUSED[getattr(ast, _newer)] = ("a template string", "use an f-string")

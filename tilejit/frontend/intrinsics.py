@@ -4,6 +4,7 @@ Arguments are bound to the function's real Python signature first. Not here: tho
 (``language``), the operations (``ir.ops``), contracts of tile instructions (families).
 """
 
+# ruff: noqa: RET503 (Lowering.refuse never returns)
 from __future__ import annotations
 
 import inspect
@@ -26,7 +27,8 @@ from tilejit.frontend.values import (
 from tilejit.ir import build
 from tilejit.ir import nodes as ir
 from tilejit.ir.ops import OPS, Op
-from tilejit.language import annotations, core, cuda, scalar_math, tile
+from tilejit.language import core, cuda, scalar_math, tile
+from tilejit.language.annotations import constexpr
 from tilejit.ptx import types as ptx_types
 from tilejit.ptx.forms import Form, OperandSpec
 from tilejit.ptx.instruction import (
@@ -206,7 +208,9 @@ def _print(lw: Lowering, format: Any, *values: Any) -> None:
 
 def _device_assert(lw: Lowering, condition: Any, message: Any) -> None:
     if not isinstance(message, str):
-        lw.refuse("static", f"an assertion message is a compile-time string, got {describe(message)}")
+        lw.refuse(
+            "static", f"an assertion message is a compile-time string, got {describe(message)}"
+        )
     test = operators.typed(lw, operators.truth(lw, condition))
     call = ir.Call("device_assert", (test, ir.Text(message)), span=lw.here())
     lw.emit(ir.Evaluate(call, span=lw.here()))
@@ -223,7 +227,9 @@ def _assume(lw: Lowering, condition: Any) -> None:
 def _static_assert(lw: Lowering, condition: Any, message: Any) -> None:
     test = operators.truth(lw, condition)
     if not isinstance(test, bool):
-        lw.refuse("static", "T.static_assert takes a compile-time condition", help="T.device_assert")
+        lw.refuse(
+            "static", "T.static_assert takes a compile-time condition", help="T.device_assert"
+        )
     if not test:
         lw.refuse("assertion", str(message))
 
@@ -251,7 +257,9 @@ def _trunc(op: str) -> Callable[..., Any]:
         floor = operators.binary(lw, "floordiv", a, b)
         remainder = operators.binary(lw, "mod", a, b)
         inexact = operators.binary(lw, "ne", remainder, 0)
-        signs = operators.binary(lw, "ne", operators.binary(lw, "lt", a, 0), operators.binary(lw, "lt", b, 0))
+        signs = operators.binary(
+            lw, "ne", operators.binary(lw, "lt", a, 0), operators.binary(lw, "lt", b, 0)
+        )
         fix = build.cast(build.and_(inexact, signs), dtype_of(a))
         if op == "truncdiv":
             return operators.binary(lw, "add", floor, fix)
@@ -270,8 +278,7 @@ def _constexpr(lw: Lowering, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 def _layout(lw: Lowering, notation: Any) -> Any:
-    found = tensors.as_layout(lw, notation, ())
-    return found
+    return tensors.as_layout(lw, notation, ())
 
 
 # --- thread and block coordinates
@@ -347,21 +354,22 @@ def _scope(lw: Lowering, scope: Any) -> Any:
     return scope
 
 
-def _tile_operand(
-    lw: Lowering, value: Any, index: int, count: int, forms: tuple[Form, ...]
-) -> Any:
+def _tile_operand(lw: Lowering, value: Any, index: int, count: int, forms: tuple[Form, ...]) -> Any:
     if isinstance(value, ir.View | ir.Region) or is_scalar(value):
         return value
     if is_number(value):
         return typed_literal(lw, value, _specs(forms, index, count))
     if value is None:
         lw.refuse("operand", f"operand {index} is None")
-    lw.refuse("operand", f"operand {index} is {describe(value)}", help="operands are tensors and scalars")
+    lw.refuse(
+        "operand", f"operand {index} is {describe(value)}", help="operands are tensors and scalars"
+    )
 
 
 def _specs(forms: tuple[Form, ...], index: int, count: int) -> list[OperandSpec]:
     exact = [f for f in forms if len(f.operands) == count] or list(forms)
-    return [f.operands[index] for f in exact if index < len(f.operands)]
+    specs = [f.operands[index] for f in exact if index < len(f.operands)]
+    return [s for s in specs if s.lanes == 1] or specs
 
 
 def typed_literal(lw: Lowering, value: Any, specs: list[OperandSpec]) -> ir.Const:
@@ -420,7 +428,9 @@ def _ewise(lw: Lowering, function: Any, dst: Any, *inputs: Any, scope: Any) -> N
     from tilejit.frontend import scalar_function
 
     for operand in (dst, *inputs):
-        if not (isinstance(operand, ir.View | ir.Region) or is_scalar(operand) or is_number(operand)):
+        if not (
+            isinstance(operand, ir.View | ir.Region) or is_scalar(operand) or is_number(operand)
+        ):
             lw.refuse("operand", f"ewise takes tensors and scalars, got {describe(operand)}")
     if not isinstance(dst, ir.View | ir.Region):
         lw.refuse("operand", f"ewise writes a register tile, got {describe(dst)}")
@@ -434,7 +444,9 @@ def _ewise(lw: Lowering, function: Any, dst: Any, *inputs: Any, scope: Any) -> N
 # --- raw instructions
 
 
-def raw_ptx(lw: Lowering, instruction: Instruction, args: list[Any], kwargs: dict[str, Any]) -> None:
+def raw_ptx(
+    lw: Lowering, instruction: Instruction, args: list[Any], kwargs: dict[str, Any]
+) -> None:
     """``T.ptx…(destinations, sources, pred=…)``: one instruction, a statement without a value."""
     forms = instruction.forms
     unknown = [k for k in kwargs if k not in ("pred", "preserve_dst")]
@@ -448,7 +460,9 @@ def raw_ptx(lw: Lowering, instruction: Instruction, args: list[Any], kwargs: dic
         test = operators.typed(lw, operators.truth(lw, kwargs["pred"]))
         keywords.append(ir.Keyword("pred", test, span=lw.here()))
     if "preserve_dst" in kwargs:
-        keywords.append(ir.Keyword("preserve_dst", operators.typed(lw, bool(kwargs["preserve_dst"]))))
+        keywords.append(
+            ir.Keyword("preserve_dst", operators.typed(lw, bool(kwargs["preserve_dst"])))
+        )
     call = ir.Call(
         "ptx", (ir.Text(instruction.spelling), ir.Tuple(items), ir.Tuple(tuple(keywords))),
         span=lw.here(),
@@ -490,7 +504,10 @@ def _raw_operand(lw: Lowering, value: Any, specs: list[OperandSpec]) -> Any:
         return typed_literal(lw, value, specs)
     if is_runtime(value):
         return value
-    lw.refuse("operand", f"an operand of a raw instruction is a scalar or a pointer, got {describe(value)}")
+    lw.refuse(
+        "operand",
+        f"an operand of a raw instruction is a scalar or a pointer, got {describe(value)}",
+    )
 
 
 def _offset_address(lw: Lowering, operand: AddressOperand) -> Any:
@@ -543,7 +560,7 @@ def _build_table() -> dict[Any, Handler]:
         core.min: python_builtins.minimum,
         core.max: python_builtins.maximum,
         core.abs: python_builtins.absolute,
-        annotations.constexpr: _constexpr,
+        constexpr: _constexpr,
     }
     rows: list[tuple[Any, str, str, Callable[..., Any]]] = []
     rows += [(core, "T", n, meaning) for n, meaning in _CORE.items()]

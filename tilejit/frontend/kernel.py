@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import sys
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -184,7 +185,11 @@ def _from_annotations(source: Source, span: Span) -> Any:
     for name, value in source.function.__annotations__.items():
         if isinstance(value, str):
             continue
-        for node in [*source.node.args.posonlyargs, *source.node.args.args, *source.node.args.kwonlyargs]:
+        for node in [
+            *source.node.args.posonlyargs,
+            *source.node.args.args,
+            *source.node.args.kwonlyargs,
+        ]:
             if node.arg == name and node.annotation and source.span(node.annotation) == span:
                 return value
     return None
@@ -209,9 +214,12 @@ class _Scope(dict[str, Any]):
 
     def __missing__(self, name: str) -> Any:
         function = self._function
+        defining = _defining_frame(function)
         if name in function.__code__.co_freevars:
             cell = function.__closure__[function.__code__.co_freevars.index(name)]  # type: ignore[index]
             return cell.cell_contents
+        if defining is not None and name in defining:
+            return defining[name]
         if name in function.__globals__:
             return function.__globals__[name]
         builtins = function.__globals__.get("__builtins__", {})
@@ -219,3 +227,15 @@ class _Scope(dict[str, Any]):
         if name in table:
             return table[name]
         raise NameError(f"name {name!r} is not defined")
+
+
+def _defining_frame(function: types.FunctionType) -> dict[str, Any] | None:
+    """Local names of the function that is just now defining ``function``: postponed annotations may
+    use names that the kernel's body never mentions, which Python therefore did not capture."""
+    frame = sys._getframe()
+    current: types.FrameType | None = frame
+    while current is not None:
+        if function.__code__ in current.f_code.co_consts and current.f_code.co_name != "<module>":
+            return current.f_locals
+        current = current.f_back
+    return None

@@ -8,13 +8,14 @@ Not here: the operators themselves (``operators``).
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Callable
 from typing import Any
 
 from tilejit.frontend import carry, env, operators
 from tilejit.frontend.expressions import evaluate
-from tilejit.frontend.shapes import Leaf, ShapeConflict, shape_of, unify
-from tilejit.frontend.state import Lowering
+from tilejit.frontend.shapes import ShapeConflict, shape_of, unify
+from tilejit.frontend.state import Lowering, Region
 from tilejit.frontend.targets import assigned_names
 from tilejit.frontend.values import describe, harmless, is_number, is_scalar, same
 from tilejit.ir import build
@@ -31,16 +32,16 @@ def condition(lw: Lowering, node: ast.expr) -> Any:
     with lw.at(node):
         if isinstance(node, ast.BoolOp):
             conjunction = isinstance(node.op, ast.And)
-            return _chain(lw, [lambda n=n: condition(lw, n) for n in node.values], conjunction, node)
+            terms: list[Callable[[], Any]]
+            terms = [functools.partial(condition, lw, n) for n in node.values]
+            return _chain(lw, terms, conjunction, node)
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
             inner = condition(lw, node.operand)
             return not inner if isinstance(inner, bool) else build.not_(inner, span=lw.here())
         return operators.truth(lw, evaluate(lw, node))
 
 
-def _chain(
-    lw: Lowering, terms: list[Callable[[], Any]], conjunction: bool, node: ast.AST
-) -> Any:
+def _chain(lw: Lowering, terms: list[Callable[[], Any]], conjunction: bool, node: ast.AST) -> Any:
     """``a and b and …`` (or ``or``) of truths, left to right."""
     left = terms[0]()
     if isinstance(left, bool):
@@ -49,9 +50,10 @@ def _chain(
         return _chain(lw, terms[1:], conjunction, node)
     if len(terms) == 1:
         return left
-    entry = dict(lw.frame.env)
+    region = env.enter(lw, (*lw.region_key(node, "maybe"), len(terms)), set())
     with lw.nested() as block:
         right = _chain(lw, terms[1:], conjunction, node)
+    _leave_maybe(lw, region)
     if not block:
         if isinstance(right, bool):
             return left if right == conjunction else right
@@ -64,18 +66,18 @@ def _chain(
     block.append(ir.Assign(result, operators.typed(lw, right), span=lw.here()))
     guard = result if conjunction else build.not_(result, span=lw.here())
     lw.emit(ir.If(guard, tuple(block), (), span=lw.here()))
-    _after_maybe(lw, entry, node)
     # The variable is written only above, so from here on it is as good as immutable.
     lw.mutable.discard(result.name)
     return result
 
 
-def _after_maybe(lw: Lowering, entry: dict[str, Any], node: ast.AST) -> None:
-    """Names bound inside an operand that may not have been evaluated (``:=``)."""
-    if lw.frame.env != entry:
-        key = lw.region_key(node, "maybe")
+def _leave_maybe(lw: Lowering, region: Region) -> None:
+    """End an operand that may not be evaluated: names it binds (``:=``) are bound on one path."""
+    env.leave(lw, region)
+    if region.assigned:
         skipped = "where the left side decides"
-        lw.frame.env = env.merge(key, [(lw.frame.env, "otherwise"), (entry, skipped)])
+        paths = [(lw.frame.env, "otherwise"), (region.entry, skipped)]
+        lw.frame.env = env.merge(region.key, paths)
 
 
 def boolean(lw: Lowering, node: ast.BoolOp) -> Any:
@@ -93,17 +95,22 @@ def _operands(lw: Lowering, nodes: list[ast.expr], conjunction: bool, node: ast.
         return left if truth != conjunction else _operands(lw, nodes[1:], conjunction, node)
     left = left if lw.is_stable(left) else lw.declare("left", left)
     truth = operators.truth(lw, left)
-    entry = dict(lw.frame.env)
+    region = env.enter(lw, (*lw.region_key(node, "maybe"), len(nodes)), set())
     with lw.nested() as block:
         right = _operands(lw, nodes[1:], conjunction, node)
+    _leave_maybe(lw, region)
     if not block and harmless(right) and (is_scalar(right) or is_number(right)):
-        if left.type == ir.BOOL and (isinstance(right, bool) or getattr(right, "type", 0) == ir.BOOL):
+        if left.type == ir.BOOL and (
+            isinstance(right, bool) or getattr(right, "type", 0) == ir.BOOL
+        ):
             join = build.and_ if conjunction else build.or_
             return join(left, operators.typed(lw, right, left.type.dtype), span=lw.here())
-        chosen = (right, left) if conjunction else (left, right)
-        return operators.select(lw, truth, *chosen, f"`{'and' if conjunction else 'or'}`")
-    result = _either(lw, truth, (block, right), ([], left), conjunction, "both" if conjunction else "either")
-    _after_maybe(lw, entry, node)
+        if_true, if_false = (right, left) if conjunction else (left, right)
+        what = "`and`" if conjunction else "`or`"
+        return operators.select(lw, truth, if_true, if_false, what)
+    result = _either(
+        lw, truth, (block, right), ([], left), conjunction, "both" if conjunction else "either"
+    )
     return result
 
 
@@ -142,15 +149,16 @@ def conditional(lw: Lowering, node: ast.IfExp) -> Any:
     test = condition(lw, node.test)
     if isinstance(test, bool):
         return evaluate(lw, node.body if test else node.orelse)
-    entry = dict(lw.frame.env)
+    region = env.enter(lw, lw.region_key(node, "ifexp"), assigned_names([node.body, node.orelse]))
     with lw.nested() as block:
         value = evaluate(lw, node.body)
-    then_env, lw.frame.env = lw.frame.env, dict(entry)
+    then_env, lw.frame.env = lw.frame.env, dict(region.entry)
     with lw.nested() as other_block:
         other = evaluate(lw, node.orelse)
-    if assigned_names([node.body, node.orelse]):
+    env.leave(lw, region)
+    if region.assigned:
         paths = [(then_env, "where the test is false"), (lw.frame.env, "where the test is true")]
-        lw.frame.env = env.merge(lw.region_key(node, "ifexp"), paths)
+        lw.frame.env = env.merge(region.key, paths)
     scalars = all(is_scalar(v) or is_number(v) for v in (value, other))
     pointers = any(is_scalar(v) and isinstance(v.type, ir.PointerType) for v in (value, other))
     if not block and not other_block and scalars and not pointers:
@@ -243,6 +251,3 @@ def contains(lw: Lowering, item: Any, container: Any) -> Any:
         if hit is not False:
             found = hit if found is False else build.or_(found, hit, span=lw.here())
     return found
-
-
-__all__ = ["Leaf", "boolean", "compare", "condition", "conditional", "contains", "settle"]

@@ -6,13 +6,14 @@ Passes are repeated until no new decision is needed (``state``). Not here: check
 from __future__ import annotations
 
 import ast
+import sys
 from dataclasses import dataclass
 from typing import Any
 
-from tilejit.errors import SyntaxUnsupported, TileError, fault
+from tilejit.errors import InternalError, SyntaxUnsupported, TileError, fault
 from tilejit.frontend import control, launch, parameters, scoping
 from tilejit.frontend.calls import new_frame
-from tilejit.frontend.captures import Captures, Watch
+from tilejit.frontend.captures import Captures, Watch, is_code
 from tilejit.frontend.kernel import Kernel
 from tilejit.frontend.shapes import Shape, shape_of
 from tilejit.frontend.state import Bound, Key, Lowering, Restart
@@ -24,15 +25,17 @@ from tilejit.ir.signature import Signature
 from tilejit.language.annotations import LaunchConfig
 
 MAX_PASSES = 400
+RECURSION_LIMIT = 20_000
+"""Python frames: inlined helpers and nested statements take some twenty each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
     """What ``lower`` gives.
 
-    ``captured``: (label, value) of every global, closure cell, default and module attribute read.
-    ``watches``: the same with where each was found, to ask whether it has changed. ``sources``: the
-    text of the kernel and of every helper it used.
+    ``captured``: (label, value) of every global, closure cell, default and module attribute read
+    that is data; functions count by their text in ``sources``: the kernel's and every helper's.
+    ``watches``: all of them with where each was found, to ask whether it has changed.
     """
 
     function: ir.Function
@@ -44,25 +47,41 @@ class Lowered:
 def lower(kernel: Kernel, signature: Signature) -> Lowered:
     """Lower ``kernel`` for ``signature``. Raises ``SyntaxUnsupported`` with carets."""
     parameters.check(kernel, signature)
+    previous = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(previous, RECURSION_LIMIT))
+    try:
+        return _lower(kernel, signature)
+    finally:
+        sys.setrecursionlimit(previous)
+
+
+def _lower(kernel: Kernel, signature: Signature) -> Lowered:
     decisions: dict[Key, Shape] = {}
     for _ in range(MAX_PASSES):
         captures = Captures()
         captures.source(kernel.source)
         lw = Lowering(signature, captures, decisions)
-        known = len(decisions)
+        known = dict(decisions)
         try:
             function = _one_pass(lw, kernel)
         except Restart:
+            if decisions == known:
+                raise fault(
+                    InternalError,
+                    "frontend/no-progress",
+                    f"lowering {kernel.name} asks for the same decision again",
+                    lw.here(),
+                ) from None
             continue
         except TileError:
             # A name that a loop will change was taken for the constant it starts with: carry it.
-            if len(decisions) == known and not _carry_suspects(lw):
+            if len(decisions) == len(known) and not _carry_suspects(lw):
                 raise
             continue
         wellformed.verify(function)
         return Lowered(
             function,
-            tuple((w.label, w.value) for w in captures.watches),
+            tuple((w.label, w.value) for w in captures.watches if not is_code(w.value)),
             captures.sources,
             captures.watches,
         )
@@ -83,7 +102,10 @@ def _one_pass(lw: Lowering, kernel: Kernel) -> ir.Function:
     statements = getattr(kernel.node, "body", None)
     if not isinstance(statements, list):
         raise fault(
-            SyntaxUnsupported, "frontend/lambda-kernel", "a kernel is a def, not a lambda", kernel.span
+            SyntaxUnsupported,
+            "frontend/lambda-kernel",
+            "a kernel is a def, not a lambda",
+            kernel.span,
         )
     with lw.at(kernel.node):
         control.run_block(lw, statements)
@@ -91,15 +113,14 @@ def _one_pass(lw: Lowering, kernel: Kernel) -> ir.Function:
         lw.launch = _implied_launch(lw, kernel)
     body = scoping.hoist((*lw.allocations, *lw.block))
     params = tuple(parameters.used_order(lw))
-    return ir.Function(
-        kernel.name, params, lw.launch, body, lw.signature.target, span=kernel.span
-    )
+    return ir.Function(kernel.name, params, lw.launch, body, lw.signature.target, span=kernel.span)
 
 
 def _names_entry(kernel: Kernel) -> bool:
     """Whether the kernel itself calls ``T.device_entry``: what stands before it is host code."""
     return any(
-        isinstance(n, ast.Attribute | ast.Name) and getattr(n, "attr", getattr(n, "id", "")) == "device_entry"
+        isinstance(n, ast.Attribute | ast.Name)
+        and getattr(n, "attr", getattr(n, "id", "")) == "device_entry"
         for n in ast.walk(kernel.node)
     )
 
@@ -127,7 +148,11 @@ def _carry_suspects(lw: Lowering) -> bool:
             for name in _assigned_in(frame.source.node, region.key[-2:]):
                 binding = region.entry.get(name)
                 key = (*region.key, name)
-                if isinstance(binding, Bound) and is_number(binding.value) and key not in lw.decisions:
+                if (
+                    isinstance(binding, Bound)
+                    and is_number(binding.value)
+                    and key not in lw.decisions
+                ):
                     lw.decisions[key] = shape_of(binding.value)
                     found = True
     return found

@@ -3,6 +3,7 @@
 Not here: local names (``env``), what may be captured (``captures``).
 """
 
+# ruff: noqa: RET503 (Lowering.refuse never returns)
 from __future__ import annotations
 
 import ast

@@ -75,7 +75,13 @@ def _entry(lw: Lowering, piece: str) -> str:
         tail, stripped = ")" + tail, stripped[:-1].rstrip()
     joined = re.match(r"^(.*?)(\)\s*\+\s*)(.*)$", stripped)
     if joined and stripped.count(")") > stripped.count("("):
-        return lead + _entry(lw, joined.group(1)) + joined.group(2) + _entry(lw, joined.group(3)) + tail
+        return (
+            lead
+            + _entry(lw, joined.group(1))
+            + joined.group(2)
+            + _entry(lw, joined.group(3))
+            + tail
+        )
     if not stripped or stripped.isdigit():
         return lead + stripped + tail
     if re.fullmatch(r".*\)\s*\+\s*[RS]", stripped):
@@ -110,5 +116,7 @@ def _value(lw: Lowering, text: str) -> int:
     value = evaluate(lw, node)
     value = value.value if isinstance(value, ir.Const) else value
     if isinstance(value, bool) or not isinstance(value, int):
-        lw.refuse("layout", f"{text!r} in a layout is {describe(value)}, not a compile-time integer")
+        lw.refuse(
+            "layout", f"{text!r} in a layout is {describe(value)}, not a compile-time integer"
+        )
     return value

@@ -7,6 +7,7 @@ floor. ``/`` of integers gives float32 (float64 if one of them is a float64).
 Not here: short circuits (``logic``), attribute and subscript access.
 """
 
+# ruff: noqa: RET503 (Lowering.refuse never returns)
 from __future__ import annotations
 
 import operator
@@ -29,6 +30,10 @@ PYTHON: dict[str, Callable[[Any, Any], Any]] = {
     "eq": operator.eq, "ne": operator.ne,
 }  # fmt: skip
 
+PYTHON_UNARY: dict[str, Callable[[Any], Any]] = {
+    "neg": operator.neg, "pos": operator.pos, "invert": operator.invert,
+}  # fmt: skip
+
 SYMBOLS = {
     "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**",
     "shl": "<<", "shr": ">>", "bitand": "&", "bitor": "|", "bitxor": "^", "matmul": "@",
@@ -42,7 +47,9 @@ MAX_CONSTANT_BITS = 1 << 16
 MAX_POWER = 64
 
 
-def python_call(lw: Lowering, what: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def python_call(
+    lw: Lowering, what: str, function: Callable[..., Any], *args: Any, **kwargs: Any
+) -> Any:
     """Run Python at compile time; what it raises becomes a diagnostic."""
     try:
         return function(*args, **kwargs)
@@ -198,7 +205,9 @@ def _power(lw: Lowering, a: Any, b: Any) -> Any:
     exponent = b.value if isinstance(b, ir.Const) else b
     if isinstance(exponent, int) and is_scalar(a) and dtype_of(a).is_integer:
         if not 0 <= exponent <= MAX_POWER:
-            lw.refuse("power", f"an integer to the power {exponent}: exponents are 0 to {MAX_POWER}")
+            lw.refuse(
+                "power", f"an integer to the power {exponent}: exponents are 0 to {MAX_POWER}"
+            )
         return _integer_power(lw, lw.keep(a, "base"), exponent)
     a, b = common(lw, a, b, "`**`")
     if not dtype_of(a).is_float:
@@ -274,8 +283,7 @@ def unary(lw: Lowering, op: str, value: Any) -> Any:
         decided = truth(lw, value)
         return not decided if isinstance(decided, bool) else build.not_(decided, span=lw.here())
     if not is_runtime(value):
-        table = {"neg": operator.neg, "pos": operator.pos, "invert": operator.invert}
-        return python_call(lw, "a unary operator", table[op], value)
+        return python_call(lw, "a unary operator", PYTHON_UNARY[op], value)
     if not is_scalar(value) or isinstance(value.type, ir.PointerType):
         lw.refuse("type", f"unary operators take numbers, got {describe(value)}")
     value = integer(lw, value)

@@ -37,7 +37,9 @@ def check(kernel: Kernel, signature: Signature) -> None:
             _check_tensor(spec, spec.annotation, arg, sizes, kernel)
 
 
-def _refused(code: str, message: str, spec: ParamSpec | None, kernel: Kernel, **notes: str) -> TileError:
+def _refused(
+    code: str, message: str, spec: ParamSpec | None, kernel: Kernel, **notes: str
+) -> TileError:
     span = spec.span if spec else kernel.span
     return fault(SyntaxUnsupported, f"frontend/{code}", message, span, **notes)
 
@@ -54,7 +56,10 @@ def _check_kind(spec: ParamSpec, arg: Any, kernel: Kernel) -> None:
             raise _refused("argument", f"{spec.name!r} is a tensor, got {_kind(arg)}", spec, kernel)
     elif spec.kind == "scalar" and not isinstance(arg, ScalarArg):
         raise _refused(
-            "argument", f"{spec.name!r} is a run-time {spec.annotation}, got {_kind(arg)}", spec, kernel
+            "argument",
+            f"{spec.name!r} is a run-time {spec.annotation}, got {_kind(arg)}",
+            spec,
+            kernel,
         )
     elif spec.kind == "constexpr" and not isinstance(arg, ConstArg):
         raise _refused("argument", f"{spec.name!r} is compile-time, got {_kind(arg)}", spec, kernel)
@@ -72,11 +77,18 @@ def _kind(arg: Any) -> str:
 
 
 def _check_tensor(
-    spec: ParamSpec, wanted: Tensor, arg: TensorArg, sizes: dict[str, tuple[int, str]], kernel: Kernel
+    spec: ParamSpec,
+    wanted: Tensor,
+    arg: TensorArg,
+    sizes: dict[str, tuple[int, str]],
+    kernel: Kernel,
 ) -> None:
     if wanted.dtype is not None and wanted.dtype != arg.dtype:
         raise _refused(
-            "argument-dtype", f"{spec.name!r} holds {arg.dtype}, expected {wanted.dtype}", spec, kernel
+            "argument-dtype",
+            f"{spec.name!r} holds {arg.dtype}, expected {wanted.dtype}",
+            spec,
+            kernel,
         )
     if wanted.align_bytes is not None and arg.align_bytes < wanted.align_bytes:
         raise _refused(
@@ -175,5 +187,3 @@ def used_order(lw: Lowering) -> list[ir.Var]:
     written = {name for name, _ in lw.signature.args}
     own = [p for p in lw.params if p.name in written]
     return own + [p for p in lw.params if p.name not in written]
-
-

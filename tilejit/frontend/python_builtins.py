@@ -3,6 +3,7 @@
 Not here: the language's own functions (``intrinsics``).
 """
 
+# ruff: noqa: RET503 (Lowering.refuse never returns)
 from __future__ import annotations
 
 import builtins
@@ -85,7 +86,9 @@ def _extreme(op: str, python: Callable[..., Any]) -> Handler:
             if not any_runtime((result, value)):
                 result = python(result, value)
                 continue
-            a, b = operators.common(lw, operators.integer(lw, result), operators.integer(lw, value), f"{op}()")
+            a, b = operators.common(
+                lw, operators.integer(lw, result), operators.integer(lw, value), f"{op}()"
+            )
             make = build.minimum if op == "min" else build.maximum
             result = make(a, b, span=lw.here())
         return result
@@ -160,9 +163,7 @@ def _spread(python: Callable[..., Any]) -> Handler:
             return args[0][::-1]
         else:
             items = [iterate(lw, a, lw.node) for a in args]  # type: ignore[arg-type]
-        return operators.python_call(
-            lw, python.__name__, lambda: tuple(python(*items, **kwargs))
-        )
+        return operators.python_call(lw, python.__name__, lambda: tuple(python(*items, **kwargs)))
 
     return handler
 
@@ -214,7 +215,9 @@ def _pow(lw: Lowering, args: list[Any], kwargs: dict[str, Any]) -> Any:
 def _round(lw: Lowering, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if not any_runtime(tuple(args)):
         return operators.python_call(lw, "round()", round, *args, **kwargs)
-    lw.refuse("builtin", "round() of a run-time value", help="use T.rint(x), and T.cast to an integer")
+    lw.refuse(
+        "builtin", "round() of a run-time value", help="use T.rint(x), and T.cast to an integer"
+    )
 
 
 def _isinstance(lw: Lowering, args: list[Any], kwargs: dict[str, Any]) -> Any:

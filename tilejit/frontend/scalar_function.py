@@ -17,6 +17,7 @@ from tilejit.frontend.source import Source
 from tilejit.frontend.state import Frame, Lowering, Result, Target
 from tilejit.frontend.values import LocalFunction, describe, dtype_of, is_number, is_scalar
 from tilejit.ir import nodes as ir
+from tilejit.ir import walk
 
 
 def lower(
@@ -30,9 +31,7 @@ def lower(
             "ewise", f"the function takes {len(parameters)} values, ewise passes {len(inputs)}"
         )
     names = [p.arg for p in parameters]
-    types = [
-        annotated.get(name) or _input_type(lw, value) for name, value in zip(names, inputs)
-    ]
+    types = [annotated.get(name) or _input_type(lw, value) for name, value in zip(names, inputs)]
     operands = [
         operators.const(lw, value, dtype) if is_number(value) else value
         for value, dtype in zip(inputs, types)
@@ -55,7 +54,7 @@ def _parts(
     if kernel is None:
         if not hasattr(function, "__code__"):
             lw.refuse("ewise", f"ewise takes a scalar function first, got {describe(function)}")
-        kernel = calls.parse_cached(function)
+        kernel = calls.parse_helper(lw, function)
     lw.captures.source(kernel.source)
     annotated = {p.name: p.annotation for p in kernel.params if p.kind == "scalar"}
     if kernel.returns is not None:
@@ -116,6 +115,7 @@ def _body(
                 if flow.falls:
                     lw.refuse("ewise", "the function ends without returning a value", code.body[-1])
             _only_scalar(lw, tuple(block))
+            _closed(lw, tuple(block), bound)
     finally:
         lw.frames.pop()
     return tuple(block)
@@ -135,6 +135,22 @@ def _only_scalar(lw: Lowering, block: ir.Block) -> None:
                     "ewise", "an ewise function holds scalar bindings, if/else and returns only",
                     span=statement.span,
                 )  # fmt: skip
+
+
+def _closed(lw: Lowering, block: ir.Block, bound: dict[str, Any]) -> None:
+    """The function reads its parameters and constants only: no memory, no outer variables."""
+    known = {v.name for v in bound.values()}
+    nodes = list(walk.descend(block))
+    known |= {n.var.name for n in nodes if isinstance(n, ir.Declare)}
+    for node in nodes:
+        if isinstance(node, ir.Load | ir.Address):
+            lw.refuse("ewise", "an ewise function does not read memory", span=node.span)
+        outer = isinstance(node, ir.Var) and node.name not in known
+        if outer or isinstance(node, ir.HardwareId):
+            lw.refuse(
+                "ewise", "an ewise function takes a run-time value from outside",
+                help="pass it as an input: scalars broadcast",
+            )  # fmt: skip
 
 
 def _return_type(block: ir.Block) -> DType | None:

@@ -156,7 +156,6 @@ def _same_types(a: Shape, b: Shape) -> bool:
     return isinstance(a, Fixed) and isinstance(b, Fixed)
 
 
-
 def refreshed(shape: Shape, now: Shape) -> Shape:
     """``shape``, its fixed leaves as they are in this pass (names of variables may have moved)."""
     if isinstance(shape, Fixed) and isinstance(now, Fixed) and type(shape.value) is type(now.value):

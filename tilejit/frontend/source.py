@@ -31,6 +31,8 @@ class Source:
     file: str
     lines: tuple[str, ...]
     text: str
+    given: str | None = None
+    """The ``source=`` text, in which helpers of the same ``exec`` are found too."""
 
     @property
     def name(self) -> str:
@@ -72,6 +74,7 @@ class Source:
 def read(function: types.FunctionType, source: str | None = None) -> Source:
     """The source of ``function``; ``source`` is its text where Python has kept none (``exec``)."""
     code = function.__code__
+    given = source
     if source is not None:
         file = _register(source, function.__name__)
         first_line: int | None = None
@@ -89,7 +92,7 @@ def read(function: types.FunctionType, source: str | None = None) -> Source:
     if node is None:
         raise no_source(function, f"{file} holds no function {function.__qualname__!r}")
     lines = tuple(source.splitlines())
-    return Source(function, node, file, lines, _own_text(lines, node))
+    return Source(function, node, file, lines, _own_text(lines, node), given)
 
 
 def no_source(function: types.FunctionType, why: str) -> SyntaxUnsupported:
@@ -127,10 +130,8 @@ def _parse(text: str, file: str) -> ast.Module:
     stripped = text.lstrip("\n")
     if stripped[:1] in (" ", "\t"):
         # An indented ``source=``: a block keeps columns as they stand.
-        skipped = text[: len(text) - len(stripped)]
         tree = _parse_text("if True:\n" + text, file)
         ast.increment_lineno(tree, -1)
-        del skipped
         return tree
     return _parse_text(text, file)
 

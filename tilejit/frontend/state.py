@@ -16,7 +16,7 @@ Not here: what statements and expressions do (``statements``, ``expressions``).
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeAlias
@@ -258,7 +258,9 @@ class Lowering:
             return leaf if self.is_stable(leaf) else self.declare(name, leaf)
         if isinstance(leaf, ir.View) and not self.is_stable(leaf):
             offset = self._keep_leaf(leaf.offset_elems, f"{name}_offset")
-            strides = tuple((d, self._keep_leaf(s, f"{name}_stride")) for d, s in leaf.dynamic_strides)
+            strides = tuple(
+                (d, self._keep_leaf(s, f"{name}_stride")) for d, s in leaf.dynamic_strides
+            )
             return ir.View(
                 leaf.buffer, leaf.dtype, leaf.shape, leaf.layout, offset, strides, span=leaf.span
             )

@@ -23,8 +23,8 @@ from tilejit.frontend.expressions import (
     subscript,
 )
 from tilejit.frontend.expressions import refuse_node as refuse_expression
-from tilejit.frontend.state import FALLS, STOPS, Flow, Lowering
-from tilejit.frontend.values import RangeLoop, any_runtime, describe, is_runtime, is_scalar
+from tilejit.frontend.state import FALLS, Flow, Lowering
+from tilejit.frontend.values import RangeLoop, any_runtime, describe, is_runtime
 from tilejit.ir import nodes as ir
 from tilejit.language.annotations import constexpr
 from tilejit.layout import LayoutError
@@ -40,7 +40,9 @@ def run_statement(lw: Lowering, node: ast.stmt, rest: list[ast.stmt]) -> Flow:
             handler = STATEMENTS.get(type(node))
             if handler is None:
                 what, instead = REFUSED.get(type(node), (type(node).__name__, "write it otherwise"))
-                lw.refuse("syntax", f"{what} is not part of the kernel language", node, help=instead)
+                lw.refuse(
+                    "syntax", f"{what} is not part of the kernel language", node, help=instead
+                )
             return handler(lw, node) or FALLS
         except TileError as error:
             if all(d.span for d in error.diagnostics):
@@ -324,6 +326,3 @@ def as_static_range(lw: Lowering, value: Any, node: ast.AST) -> Any:
             lw.refuse("iteration", "a comprehension's range must be known at compile time", node)
         return range(value.start, value.stop, value.step)
     return value
-
-
-__all__ = ["REFUSED", "STATEMENTS", "STOPS", "assign_target", "is_scalar", "run_statement"]

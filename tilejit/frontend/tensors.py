@@ -7,6 +7,7 @@ to the element type. Compile-time negative indices count from the end, as in Pyt
 Not here: how views compose (``ir.views``), contracts.
 """
 
+# ruff: noqa: RET503 (Lowering.refuse never returns)
 from __future__ import annotations
 
 import inspect
@@ -93,10 +94,11 @@ def _view(
     lw: Lowering, view: ir.View, *shape: Any, dtype: Any = None, layout: Any = None
 ) -> ir.View:
     """``t.view(*shape)``, ``t.view(dtype)``, ``t.view(*shape, layout=…)``."""
-    if len(shape) == 1 and isinstance(shape[0], tuple | list):
-        shape = tuple(shape[0])
-    if len(shape) == 1 and isinstance(shape[0], str | dtypes.DType):
-        shape, dtype = (), shape[0]
+    only = shape[0] if len(shape) == 1 else None
+    if isinstance(only, tuple | list):
+        shape = tuple(only)
+    elif isinstance(only, str | dtypes.DType):
+        shape, dtype = (), only
     result = view
     if dtype is not None:
         result = views.with_dtype(result, as_dtype(lw, dtype))
@@ -156,7 +158,11 @@ def store(lw: Lowering, receiver: Any, index: Any, value: Any) -> None:
     if isinstance(receiver, ir.Region):
         receiver, items = _within(lw, receiver, items)
     if not isinstance(receiver, ir.View):
-        lw.refuse("store", f"{describe(receiver)} cannot be stored to", help="compile-time values do not change")
+        lw.refuse(
+            "store",
+            f"{describe(receiver)} cannot be stored to",
+            help="compile-time values do not change",
+        )
     full = _full(lw, receiver.shape, items)
     if any(isinstance(item, slice) for item in full):
         lw.refuse(

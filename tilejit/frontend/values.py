@@ -211,9 +211,7 @@ def describe(value: Any) -> str:
     """How messages call a value."""
     if isinstance(value, ir.View | ir.Region):
         kind = "view" if isinstance(value, ir.View) else "region"
-        shape = ", ".join(
-            str(d) if isinstance(d, int) else d.name for d in value.type.shape
-        )
+        shape = ", ".join(str(d) if isinstance(d, int) else d.name for d in value.type.shape)
         return f"a {value.type.space} {kind} ({shape}) of {value.type.dtype}"
     if is_scalar(value):
         return f"a run-time {value.type}"

@@ -4,7 +4,8 @@ Every constructor returns an expression equal in value to the node it is named a
 (``x + 0``, ``x * 1``, ``0 * x``) and constants are folded, integers wrap at their type's width and
 ``//`` and ``%`` floor. Operands must already have one type (``cast`` first), except shifts.
 
-``index_*`` build int64 index arithmetic from any integers. Not here: choosing types (frontend).
+``index_*`` build int64 index arithmetic from any integers. Not here: choosing types (frontend),
+index arithmetic that relies on not wrapping (``ir.linear``).
 """
 
 from __future__ import annotations
@@ -49,7 +50,19 @@ def normal(value: Any, dtype: DType) -> int | float | bool:
         if isinstance(value, float):
             return _saturate(value, dtype)
         return _wrap(int(value), dtype)
+    if isinstance(value, int) and dtype.mantissa_bits < 52:
+        return round_float(_to_odd(value), dtype)
     return round_float(float(value), dtype)
+
+
+def _to_odd(value: int) -> float:
+    """An integer as a float64 that rounds to any narrower type as the integer itself does: bits that
+    do not fit are kept as one sticky last bit."""
+    lost = max(0, abs(value).bit_length() - 53)
+    kept = abs(value) >> lost
+    if kept << lost != abs(value):
+        kept |= 1
+    return math.copysign(math.ldexp(kept, lost), value)
 
 
 def _wrap(value: int, dtype: DType) -> int:
@@ -70,7 +83,9 @@ def _saturate(value: float, dtype: DType) -> int:
 
 def round_float(value: float, dtype: DType) -> float:
     """``value`` rounded to nearest even in a floating-point type; overflow gives infinity."""
-    if dtype == dtypes.float64 or math.isnan(value) or math.isinf(value) or value == 0:
+    if math.isnan(value):
+        return math.nan  # one object, so that equal constants compare equal
+    if dtype == dtypes.float64 or math.isinf(value) or value == 0:
         return value
     if dtype == dtypes.float32:
         try:
@@ -131,7 +146,7 @@ def binary(op: BinaryOp, a: Expr, b: Expr, *, span: Span | None = None) -> Expr:
     folded = _fold(op, a, b, dtype, result, span)
     if folded is not None:
         return folded
-    same = _identity(op, a, b, dtype)
+    same = _identity(op, a, b, dtype, span)
     if same is not None:
         return same
     return Binary(op, a, b, ScalarType(result), span=span)
@@ -152,6 +167,8 @@ def _fold(
             return None
         if math.isnan(a.value) or math.isnan(b.value):
             return None
+        if op in ("min", "max") and a.value == 0 == b.value:
+            return None  # -0 and +0 differ here; Python's min does not see it
         try:
             # Two float32 operands: a float64 operation rounded once more is the float32 result.
             return const(_FOLD[op](a.value, b.value), result, span=span)
@@ -160,8 +177,8 @@ def _fold(
     return const(_FOLD[op](a.value, b.value), result, span=span)
 
 
-def _identity(op: BinaryOp, a: Expr, b: Expr, dtype: DType) -> Expr | None:
-    """The operand that the operation gives back, for integers and bools (floats have -0 and NaN)."""
+def _identity(op: BinaryOp, a: Expr, b: Expr, dtype: DType, span: Span | None) -> Expr | None:
+    """A simpler equal expression, for integers and bools (floats have -0 and NaN)."""
     if op == "and":
         for left, right in ((a, b), (b, a)):
             if isinstance(left, Const):
@@ -172,36 +189,60 @@ def _identity(op: BinaryOp, a: Expr, b: Expr, dtype: DType) -> Expr | None:
                 return left if left.value else right
     if not dtype.is_integer:
         return None
-    zero = const(0, dtype)
-    if op in ("add", "bitor", "bitxor"):
-        if is_const(a, 0):
-            return b
-        if is_const(b, 0):
+    if isinstance(a, Const) and not isinstance(b, Const) and op in _COMMUTATIVE:
+        return binary(op, b, a, span=span)
+    value = as_int(b)
+    if value is None:
+        return None
+    if value == 0:
+        if op in ("add", "sub", "shl", "shr", "bitor", "bitxor"):
             return a
-        if op == "add":
-            return _gather(a, b)
-    if op in ("sub", "shl", "shr") and is_const(b, 0):
-        return a
-    if op in ("mul", "bitand") and (is_const(a, 0) or is_const(b, 0)):
-        return zero
-    if op == "mul":
-        if is_const(a, 1):
-            return b
-        if is_const(b, 1):
+        if op in ("mul", "bitand"):
+            return const(0, dtype)
+    if value == 1:
+        if op in ("mul", "floordiv"):
             return a
-    if op == "floordiv" and is_const(b, 1):
-        return a
-    if op == "mod" and is_const(b, 1):
-        return zero
+        if op == "mod":
+            return const(0, dtype)
+    return _gather(op, a, value, dtype, span)
+
+
+_COMMUTATIVE = ("add", "mul", "bitand", "bitor", "bitxor")
+
+
+def _gather(op: BinaryOp, a: Expr, value: int, dtype: DType, span: Span | None) -> Expr | None:
+    """``(x op c) op d`` as one operation with one constant, where that is equal for every ``x``."""
+    if not isinstance(a, Binary):
+        return None
+    inner = as_int(a.rhs)
+    if inner is None:
+        return None
+    if op in ("add", "sub") and a.op in ("add", "sub"):
+        # Wrapping addition is associative.
+        moved = (inner if a.op == "add" else -inner) + (value if op == "add" else -value)
+        return _moved(a.lhs, _wrap(moved, dtype), dtype, span)
+    if op == "mul" and a.op == "mul":
+        return mul(a.lhs, const(inner * value, dtype), span=span)
+    if value <= 0 or inner <= 0:
+        return None
+    if op == "floordiv" and a.op == "floordiv":
+        if inner * value <= dtypes.integer_range(dtype)[1]:
+            return floordiv(a.lhs, const(inner * value, dtype), span=span)
+    if a.op == "mod":
+        if op == "floordiv" and inner <= value:
+            return const(0, dtype)
+        if op == "mod" and inner <= value:
+            return a
+        if op == "mod" and inner % value == 0:
+            return mod(a.lhs, a.rhs if inner == value else const(value, dtype), span=span)
     return None
 
 
-def _gather(a: Expr, b: Expr) -> Expr | None:
-    """``(x + c) + d`` → ``x + (c + d)``: wrapping addition is associative."""
-    if isinstance(b, Const) and isinstance(a, Binary) and a.op == "add":
-        if isinstance(a.rhs, Const):
-            return add(a.lhs, add(a.rhs, b), span=a.span)
-    return None
+def _moved(x: Expr, by: int, dtype: DType, span: Span | None) -> Expr:
+    """``x + by``, as a subtraction where that reads better."""
+    if by < 0 and _wrap(-by, dtype) > 0:
+        return sub(x, const(-by, dtype), span=span)
+    return add(x, const(by, dtype), span=span)
 
 
 def add(a: Expr, b: Expr, *, span: Span | None = None) -> Expr:
@@ -319,6 +360,8 @@ def absolute(a: Expr, *, span: Span | None = None) -> Expr:
 def select(condition: Expr, if_true: Expr, if_false: Expr, *, span: Span | None = None) -> Expr:
     if isinstance(condition, Const):
         return if_true if condition.value else if_false
+    if if_true == if_false:
+        return if_true
     return Select(condition, if_true, if_false, if_true.type, span=span)
 
 
@@ -354,5 +397,3 @@ def index_mul(a: int | Expr, b: int | Expr) -> Expr:
     if isinstance(left, Const):
         left, right = right, left
     return mul(left, right)
-
-

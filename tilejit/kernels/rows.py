@@ -23,7 +23,8 @@ SHARED_BYTES = 96 * 1024
 @dataclass(frozen=True)
 class RowPlan:
     """See the module's text. ``*_chunks`` count vectors per thread; the last chunk of a row may be
-    owned by the first ``tail_threads`` threads only (0: every chunk is full)."""
+    owned by the first ``tail_threads`` threads only (0: every chunk is full). ``min_blocks`` is the
+    number of CTAs per SM that the register allocation must leave room for."""
 
     elem_bytes: int
     vector_elems: int
@@ -33,6 +34,7 @@ class RowPlan:
     tail_threads: int
     register_chunks: int
     shared_chunks: int
+    min_blocks: int = 1
 
     @property
     def threads(self) -> int:

@@ -27,6 +27,34 @@ def exp2_of_difference(x, top):
 
 
 @jit
+def rescale(total, old_top, new_top):
+    """A sum of exponentials relative to ``old_top``, made relative to ``new_top``."""
+    return total * T.exp2((old_top - new_top) * LOG2_E)
+
+
+@jit
+def combine(top, total, tops, sums, plan: T.constexpr):
+    """(maximum, sum relative to it) of the row from every thread's own: one exchange."""
+    width = plan.threads_per_row
+    lanes = min(32, width)
+    warp_top = reduce.lanes(top, reduce.maximum, lanes)
+    warp_total = reduce.lanes(rescale(total, top, warp_top), reduce.add, lanes)
+    if width <= 32:
+        return warp_top, warp_total
+    warps = width // 32
+    lane = T.cuda.lane_id()
+    warp = T.cuda.warp_id()
+    if lane == 0:
+        tops[warp] = warp_top
+        sums[warp] = warp_total
+    T.cuda.cta_sync()
+    mine = warp // warps * warps + lane % warps
+    row_top = reduce.lanes(tops[mine], reduce.maximum, warps)
+    row_total = reduce.lanes(rescale(sums[mine], tops[mine], row_top), reduce.add, warps)
+    return row_top, row_total
+
+
+@jit
 def softmax_rows(
     X: T.Tensor(("M", "N")),
     Y: T.Tensor(("M", "N")),
@@ -35,7 +63,9 @@ def softmax_rows(
     M, N = X.shape
     T.device_entry(
         launch=T.cuda.LaunchConfig(
-            grid=(M + plan.rows_per_cta - 1) // plan.rows_per_cta, block=plan.threads
+            grid=(M + plan.rows_per_cta - 1) // plan.rows_per_cta,
+            block=plan.threads,
+            min_blocks_per_sm=plan.min_blocks,
         )
     )
     t = T.cuda.thread_idx("x") % plan.threads_per_row
@@ -59,19 +89,17 @@ def softmax_rows(
 
     rows.load_kept(kept, source, t, plan)
     top = T.float32(LOWEST)
-    for c in T.unroll(plan.chunks):
-        rows.fetch_or(float("-inf"), x, c, kept, spare, staged, source, t, True, plan)
-        for i in T.unroll(plan.vector_elems):
-            top = max(top, x[i])
-    top = reduce.threads(top, reduce.maximum, tops, plan.threads_per_row)
-
     total = T.float32(0.0)
     for c in T.unroll(plan.chunks):
-        rows.fetch_or(float("-inf"), x, c, kept, spare, staged, source, t, False, plan)
+        rows.fetch_or(float("-inf"), x, c, kept, spare, staged, source, t, True, plan)
+        before = top
+        for i in T.unroll(plan.vector_elems):
+            top = max(top, x[i])
+        total = rescale(total, before, top)
         exp2_of_difference(x, top)
         for i in T.unroll(plan.vector_elems):
             total = total + x[i]
-    total = reduce.threads(total, reduce.add, sums, plan.threads_per_row)
+    top, total = combine(top, total, tops, sums, plan)
 
     scale = 1.0 / total
     for c in T.unroll(plan.chunks):

@@ -66,8 +66,8 @@ class Form:
 
     ``spelling`` is the exact opcode; ``family`` the module in ``families`` that owns it;
     ``operands`` in PTX order (destinations first); ``min_target`` such as ``sm_80``, ``sm_90a`` or
-    ``sm_100f`` ('a': that target only; 'f': that family); ``tile`` False: a raw ``T.ptx`` call
-    only, no ``apply``.
+    ``sm_100f`` ('a': that target only; 'f': that family), alternatives separated by ``|``;
+    ``tile`` False: a raw ``T.ptx`` call only, no ``apply``.
     """
 
     spelling: str

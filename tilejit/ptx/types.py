@@ -47,6 +47,18 @@ def needs_byte_register(form: Form, spec: OperandSpec) -> bool:
     ) or spec.type == "e2m1x2"
 
 
+def takes_float_register(form: Form, spec: OperandSpec) -> bool:
+    """Whether a float32 or float64 value may be passed to ``spec`` in a float register.
+
+    A bit register of the same width is right everywhere. A float register is not: before sm_100
+    ``ld.global.u32`` and ``cvt.rna.tf32.f32`` refuse one as their destination, for example.
+    """
+    if spec.type in ("f32", "f64"):
+        return True
+    moves_bits = form.mnemonic in ("ld", "st", "mov") and spec.type in ("b32", "b64")
+    return moves_bits and {"b32", "b64", "f32", "f64"}.issuperset(form.modifiers[-1:])
+
+
 def accepts(spec: OperandSpec, dtype: DType) -> bool:
     """Whether one register (or memory element) of ``spec`` may be of type ``dtype``.
 

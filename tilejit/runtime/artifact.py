@@ -7,10 +7,12 @@ Not here: how it is made (``pipeline``), storing bytes (``cache``).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from tilejit.errors import Diagnostic, Span
 from tilejit.runtime.cache import Entry
+from tilejit.runtime.elf import Resources
 from tilejit.target import Limits, Target
 
 _REGISTER_ALLOCATION = 256
@@ -20,22 +22,10 @@ _SHARED_ALLOCATION_BYTES = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Resources:
-    """Per-thread registers and local memory, per-block shared memory, spills, code size."""
-
-    registers: int
-    spill_store_bytes: int = 0
-    spill_load_bytes: int = 0
-    local_bytes: int = 0
-    static_shared_bytes: int = 0
-    code_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Artifact:
-    """One compiled kernel. ``params``: names of the IR variables in launch order. ``key``: of the
-    disk cache. ``origin`` and ``seconds`` say where this one came from and what that took; they
-    are not stored."""
+    """One compiled kernel. ``params``: names of the IR variables in launch order. ``warnings``: what
+    the compiler said that costs speed. ``key``: of the disk cache, ``keyed_on`` its parts.
+    ``origin`` and ``seconds`` say where this one came from and what that took; they are not stored."""
 
     kernel: str
     entry: str
@@ -48,20 +38,21 @@ class Artifact:
     dynamic_shared_bytes: int
     resources: Resources
     key: str
+    warnings: tuple[Diagnostic, ...] = ()
     keyed_on: Mapping[str, str] = field(default_factory=dict, compare=False)
     origin: str = field(default="", compare=False)
     seconds: float = field(default=0.0, compare=False)
 
     def to_entry(self) -> Entry:
         """The form that the disk cache stores."""
-        r = self.resources
         header: dict[str, Any] = {
             "kernel": self.kernel,
             "entry": self.entry,
             "target": self.target,
             "params": list(self.params),
             "dynamic_shared_bytes": self.dynamic_shared_bytes,
-            "resources": {name: getattr(r, name) for name in Resources.__slots__},
+            "resources": asdict(self.resources),
+            "warnings": [[w.code, w.message, *_place(w.span)] for w in self.warnings],
             "keyed_on": dict(self.keyed_on),
         }
         texts = {"ptx": self.ptx, "cuda": self.cuda, "log": self.log}
@@ -86,12 +77,21 @@ class Artifact:
                 dynamic_shared_bytes=header["dynamic_shared_bytes"],
                 resources=Resources(**header["resources"]),
                 key=key,
+                warnings=tuple(_warning(*row) for row in header["warnings"]),
                 keyed_on=header["keyed_on"],
                 origin=origin,
                 seconds=seconds,
             )
         except (KeyError, TypeError, UnicodeDecodeError):
             return None
+
+
+def _place(span: Span | None) -> tuple[str, int]:
+    return ("", 0) if span is None else (span.file, span.line)
+
+
+def _warning(code: str, message: str, file: str, line: int) -> Diagnostic:
+    return Diagnostic(code, message, Span(file, line) if file else None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -271,11 +271,13 @@ def _call_source(
     body.append(f"__run = {table}[{_tuple(writer.key)}]")
     values = "".join(f", {v}" for v in writer.values)
     name = "configured" if configured else "call"
+    # The slow way starts outside the except clauses: its errors must not drag ours along.
     lines = [
         f"def {name}(__self, /{signature}, *__extra, **__unknown):",
         "    try:",
         *(f"        {line}" for line in body),
-        f"    except __MISSES: {slow}",
+        "    except __MISSES: __run = None",
+        f"    if __run is None: {slow}",
     ]
     if configured:
         pairs = ", ".join(f"{n!r}: {n}" for n in names)
@@ -284,8 +286,9 @@ def _call_source(
             f"    if __grid is None: __grid = __self.evaluate({{{pairs}}})",
         ]
     lines += [
-        f"    try: __run({'__grid' if configured else 'None'}{values})",
-        f"    except __AGAIN: {slow}",
+        f"    try: return __run({'__grid' if configured else 'None'}{values})",
+        "    except __AGAIN: pass",
+        f"    {slow}",
     ]
     return "\n".join(lines) + "\n"
 

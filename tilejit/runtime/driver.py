@@ -198,7 +198,10 @@ class CudaDriver:
 
     def failure(self, result: int, what: str) -> TileError:
         name = self.error_name(result)
-        _, text = self._api.cuGetErrorString(self._api.CUresult(result))
+        try:
+            text = self._api.cuGetErrorString(self._api.CUresult(result))[1]
+        except ValueError:
+            text = None  # a result newer than the bindings
         said = text.decode() if isinstance(text, bytes) else ""
         return fault(
             LaunchError, "launch/driver", f"{what} failed with {name}: {said}".rstrip(": ")

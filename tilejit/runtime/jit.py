@@ -75,7 +75,7 @@ class _Entry:
         Takes the kernel's arguments, or one ``Signature``.
         """
         variant = self.kernel._described(self, args, keywords, target)
-        assert variant.checked is not None
+        _ = variant.checked  # made, or raised, by asking for it
         return variant
 
     def compile(
@@ -87,7 +87,7 @@ class _Entry:
         ``TILEJIT_TARGET``, else the current device, else ``sm_90a``. ``fresh``: not from memory.
         """
         variant = self.kernel._described(self, args, keywords, target, fresh=fresh)
-        assert variant.artifact is not None
+        _ = variant.artifact
         return variant
 
     def evaluate(self, arguments: dict[str, Any]) -> Grid | None:
@@ -119,10 +119,6 @@ class Configured(_Entry):
         elif grid is not None:
             self.grid = plans.normalise_grid(grid)
         self.table = kernel._table((self.override, self.options, grid is not None))
-
-    @property
-    def gives_grid(self) -> bool:
-        return self.grid is not None or self.grid_function is not None
 
 
 class JitFunction(_Entry):
@@ -270,7 +266,9 @@ class JitFunction(_Entry):
             known = self._variants.get(key)
             if known is not None and not fresh:
                 return known
-            reason = history.reason(signature, (v.signature for v in self._variants.values()), self._changed)
+            reason = history.reason(
+                signature, (v.signature for v in self._variants.values()), self._changed
+            )
             if known is not None:
                 reason = "asked for afresh"
             self._changed = None

@@ -33,6 +33,10 @@ OPTIONS: tuple[str, ...] = (
 subnormals are IEEE by default."""
 
 
+_PROGRAM_NAME = b"/tilejit/kernel.cu"
+"""Absolute, because a relative name would put the working directory into the cubin."""
+
+
 @dataclass(frozen=True, slots=True)
 class Compiled:
     """``cubin``: for the exact target. ``ptx``: what it was assembled from. ``log``: the compiler's.
@@ -96,7 +100,7 @@ def compile_cubin(text: str, target: str, entry: str, options: Sequence[str] = (
     ``options`` follow ours. Raises ``CompileError`` with every message mapped to the user's source.
     """
     arguments = [f"--gpu-architecture={target}", *OPTIONS, *options]
-    program = _checked("nvrtcCreateProgram", text.encode(), f"{entry}.cu".encode(), 0, [], [])
+    program = _checked("nvrtcCreateProgram", text.encode(), _PROGRAM_NAME, 0, [], [])
     try:
         encoded = [a.encode() for a in arguments]
         code = _call("nvrtcCompileProgram", program, len(encoded), encoded)[0]

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from tilejit.errors import Diagnostic
 from tilejit.ir.nodes import Function
 from tilejit.ir.signature import Signature
 from tilejit.runtime import artifact as artifacts
@@ -171,6 +172,11 @@ class Variant:
     def log(self) -> str:
         """What the compiler said, resources and warnings included."""
         return self.artifact.log
+
+    @property
+    def warnings(self) -> tuple[Diagnostic, ...]:
+        """What the compiler said that costs speed: spills, serialised wgmma instructions."""
+        return self.artifact.warnings
 
     @property
     def asm(self) -> Assembly:

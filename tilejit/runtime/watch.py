@@ -9,12 +9,15 @@ Not here: what lowering makes of the values; the disk cache, which hashes them (
 
 from __future__ import annotations
 
+import sys
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 _OURS = "tilejit"
+_FIXED = frozenset(sys.stdlib_module_names) - {"__main__"} | {"torch", "numpy", "cuda"}
+"""Packages whose contents nobody rebinds while a program runs."""
 _ATOMS = (bool, int, float, complex, str, bytes, type(None))
 
 
@@ -62,7 +65,7 @@ def watch(function: types.FunctionType) -> list[Watched]:
     pending = [function]
     while pending:
         current = pending.pop()
-        if id(current) in seen or _is_ours(current.__module__):
+        if id(current) in seen or _is_fixed(current.__module__):
             continue
         seen.add(id(current))
         for place in _places(current):
@@ -82,17 +85,18 @@ def watch(function: types.FunctionType) -> list[Watched]:
     return list(found.values())
 
 
-def _is_ours(module: str | None) -> bool:
-    return module is not None and (module == _OURS or module.startswith(_OURS + "."))
+def _is_fixed(module: str | None) -> bool:
+    """Parts of tilejit (``T``, dtypes, ready helpers) and of the libraries under it do not change."""
+    top = (module or "").partition(".")[0]
+    return top == _OURS or top in _FIXED
 
 
 def _is_library(value: Any) -> bool:
-    """Parts of tilejit do not change while it runs: ``T``, dtypes, ready helpers."""
     if isinstance(value, types.ModuleType):
-        return _is_ours(value.__name__)
-    if isinstance(value, type | types.FunctionType):
-        return _is_ours(value.__module__)
-    return hasattr(value, "__tilejit_kernel__") and _is_ours(getattr(value, "__module__", None))
+        return _is_fixed(value.__name__)
+    if isinstance(value, type | types.FunctionType | types.BuiltinFunctionType):
+        return _is_fixed(value.__module__)
+    return hasattr(value, "__tilejit_kernel__") and _is_fixed(getattr(value, "__module__", None))
 
 
 def _names(code: types.CodeType) -> set[str]:

@@ -94,7 +94,8 @@ def store(
 
 def words(data: Bytes, word: Any) -> Array:
     """The last axis' bytes as one unsigned word."""
-    return np.ascontiguousarray(data).view(word)[..., 0]
+    whole: Array = np.ascontiguousarray(data).view(word)
+    return whole[..., 0]
 
 
 def as_bytes(bits: Array) -> Bytes:

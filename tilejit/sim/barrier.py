@@ -16,8 +16,7 @@ import numpy as np
 from tilejit.errors import Span
 from tilejit.sim.convergent import lane_list
 from tilejit.sim.faults import place
-from tilejit.sim.geometry import LANES, Ints
-from tilejit.sim.hazards import Bools
+from tilejit.sim.geometry import LANES, Bools, Ints, any_lane
 
 if TYPE_CHECKING:
     from tilejit.sim.batch import Batch
@@ -51,8 +50,7 @@ class Barriers:
 
     def alive_rows(self) -> Bools:
         """Per warp of the batch: has it a lane that has not exited?"""
-        result: Bools = self.batch.alive.any(axis=1)
-        return result
+        return any_lane(self.batch.alive)
 
     def opened(self) -> list[Cohort]:
         """Cohorts whose barriers are complete, ready to go on; the others stay."""
@@ -82,7 +80,7 @@ class Barriers:
             arrived[c.rows] = True
             place_of[c.rows] = c.pc
         groups = (arrived | ~self.alive_rows()).reshape(-1, per_group)
-        complete = groups.all(axis=1) & arrived.reshape(-1, per_group).any(axis=1)
+        complete = ~any_lane(~groups) & any_lane(arrived.reshape(-1, per_group))
         if not complete.any():
             return None
         self._check_one_place(cohorts, place_of.reshape(-1, per_group), complete, kind)
@@ -133,7 +131,7 @@ class Barriers:
         per_cta = arrived.reshape(-1, warps)
         threads = per_cta.sum(axis=1) * LANES
         expected = wanted.reshape(-1, warps).max(axis=1)
-        complete = (threads > 0) & (threads >= expected)
+        complete: Bools = (threads > 0) & (threads >= expected)
         if not complete.any():
             return None
         self._check_count(cohorts, number, threads, wanted.reshape(-1, warps), complete)
@@ -142,7 +140,7 @@ class Barriers:
 
     def _join_named(self, per_cta: Bools, complete: Bools) -> None:
         geometry, clocks = self.batch.geometry, self.batch.clocks
-        everyone = per_cta.all(axis=1) & complete
+        everyone = ~any_lane(~per_cta) & complete
         if everyone.any():
             clocks.cta_barrier(np.flatnonzero(everyone))
         for cta in np.flatnonzero(complete & ~everyone).tolist():
@@ -193,12 +191,13 @@ def arrive(c: Cohort, wait: Wait) -> None:
     missing = c.batch.alive[c.rows] & ~c.mask
     if not missing.any():
         return
-    row = int(np.argmax(missing.any(axis=1)))
+    without = any_lane(missing)
+    row = int(np.argmax(without))
     c.batch.lane_fault(
         c,
         "sim/barrier-divergence",
         f"part of a warp arrives at {wait.what}: lanes {lane_list(missing[row])} are not here",
         wait.span,
-        c.mask & missing.any(axis=1)[:, None],
+        c.mask & without[:, None],
         warp=c.batch.describe_row(int(c.rows[row])),
     )

@@ -15,8 +15,8 @@ import numpy as np
 
 from tilejit.errors import Span
 from tilejit.sim.faults import FaultLog
-from tilejit.sim.geometry import LANES, WARPS_PER_GROUP, Geometry, split
-from tilejit.sim.hazards import Bools, Clocks
+from tilejit.sim.geometry import LANES, WARPS_PER_GROUP, Bools, Geometry, split
+from tilejit.sim.hazards import Clocks
 from tilejit.sim.memory import GlobalMemory, SharedMemory
 
 if TYPE_CHECKING:

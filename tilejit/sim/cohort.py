@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tilejit.sim.geometry import LANES, Ints
-from tilejit.sim.hazards import Bools
+from tilejit.sim.geometry import LANES, Bools, Ints
 from tilejit.sim.memory import Lanes
 from tilejit.sim.registers import Mask, RegisterFile, pick, stack
 

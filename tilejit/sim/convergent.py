@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tilejit.errors import Span
-from tilejit.sim.geometry import LANES
+from tilejit.sim.geometry import LANES, any_lane
 
 if TYPE_CHECKING:
     from tilejit.sim.cohort import Array, Cohort
@@ -37,18 +37,19 @@ def check_converged(c: Cohort, op: str, span: Span | None) -> None:
     """Faults where a warp executes ``op`` without one of its lanes."""
     if c.mask is None:
         return
-    taking = c.mask.any(axis=1)
+    taking = any_lane(c.mask)
     missing = c.batch.alive[c.rows] & ~c.mask & taking[:, None]
     if not missing.any():
         return
-    row = int(np.argmax(missing.any(axis=1)))
+    without = any_lane(missing)
+    row = int(np.argmax(without))
     c.batch.lane_fault(
         c,
         "sim/inactive-lane",
         f"`{op}` needs all 32 lanes of the warp, but lanes {lane_list(missing[row])} are not here: "
         "they took another branch",
         span,
-        c.mask & missing.any(axis=1)[:, None],
+        c.mask & without[:, None],
         warp=c.batch.describe_row(int(c.rows[row])),
         help="move it out of the branch, or make the branch the same for the whole warp",
     )
@@ -101,12 +102,13 @@ def vote(c: Cohort, op: str, value: Array, span: Span | None) -> Array:
     whole = np.broadcast_to(value, (c.warps, LANES))
     if op == "cuda.all_sync":
         taking = whole if c.mask is None else whole | ~c.mask
-        return taking.all(axis=1, keepdims=True)
+        return ~any_lane(~taking)[:, None]
     taking = whole if c.mask is None else whole & c.mask
     if op == "cuda.any_sync":
-        return taking.any(axis=1, keepdims=True)
+        return any_lane(taking)[:, None]
     packed = np.packbits(np.ascontiguousarray(taking), axis=1, bitorder="little")
-    return packed.view(np.uint32)
+    ballot: Array = packed.view(np.uint32)
+    return ballot
 
 
 def elect(c: Cohort, span: Span | None) -> Array:
@@ -115,7 +117,8 @@ def elect(c: Cohort, span: Span | None) -> Array:
     lane = np.arange(LANES)[None, :]
     wanted = c.batch.leader_lane
     if c.mask is None:
-        return lane == wanted
+        return np.asarray(lane == wanted)
     order = (lane - wanted) % LANES
     leader = np.where(c.mask, order, LANES).min(axis=1, keepdims=True)
-    return (order == leader) & c.mask
+    elected: Array = (order == leader) & c.mask
+    return elected

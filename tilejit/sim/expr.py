@@ -22,7 +22,9 @@ from tilejit.sim import access, convergent, scalar
 from tilejit.sim.access import Accesses
 from tilejit.sim.batch import hardware_id
 from tilejit.sim.cohort import Array, Cohort
-from tilejit.sim.registers import WORDS, Mask
+from tilejit.sim.memory import WORDS
+from tilejit.sim.registers import Mask
+from tilejit.sim.storage import Storage
 
 Evaluate: TypeAlias = Callable[[Cohort], Array]
 
@@ -44,13 +46,12 @@ def unsimulated(what: str, span: Span | None) -> Unsimulated:
 
 
 class Expressions:
-    """Compiles expressions of one function. ``slots`` number its variables; ``unit_bytes`` gives
-    each local buffer's unit; ``origins`` the buffer a pointer variable points into, if certain."""
+    """Compiles expressions of one function. ``slots`` number its variables; ``origins`` names the
+    buffer a pointer variable points into, if certain."""
 
-    def __init__(self, accesses: Accesses, unit_bytes: dict[str, int]) -> None:
+    def __init__(self, accesses: Accesses, storage: Storage) -> None:
         self.accesses = accesses
-        self.unit_bytes = unit_bytes
-        self.local_units: dict[str, int] = {}
+        self.storage = storage
         self.slots: dict[str, int] = {}
         self.origins: dict[str, str | None] = {}
 
@@ -221,7 +222,7 @@ class Expressions:
         """First unit of an element in its register file: a number, or one per lane."""
         if view.dtype.bits % 8:
             raise unsimulated(f"registers of {view.dtype}", view.span)
-        per_element = view.dtype.bytes // self.unit_bytes[view.buffer.name]
+        per_element = view.dtype.bytes // self.storage.unit_bytes[view.buffer.name]
         offset = build.index_mul(views.element_offset(view, indices), per_element)
         known = build.as_int(offset)
         return known if known is not None else self.compile(offset)
@@ -269,8 +270,8 @@ class Expressions:
     ) -> Callable[[Cohort], tuple[Array, Mask]]:
         """Units and mask with the lanes outside the buffer reported and left out."""
         name = view.buffer.name
-        per_element = view.dtype.bytes // self.unit_bytes[name]
-        last = self.local_units[name] - per_element
+        per_element = view.dtype.bytes // self.storage.unit_bytes[name]
+        last = self.storage.units(name) - per_element
 
         def bounded(c: Cohort) -> tuple[Array, Mask]:
             units = unit(c)

@@ -11,12 +11,14 @@ Not here: what the warps do (``cohort``), which of them run together (``schedule
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-Ints: TypeAlias = npt.NDArray[np.int64]
+Ints: TypeAlias = npt.NDArray[Any]
+"""Integers of any width."""
+Bools: TypeAlias = npt.NDArray[np.bool_]
 Triple: TypeAlias = tuple[int, int, int]
 
 LANES = 32
@@ -27,6 +29,11 @@ def triple(extents: tuple[int, ...]) -> Triple:
     """``extents`` padded with ones to x, y, z."""
     x, y, z = (*extents, 1, 1, 1)[:3]
     return int(x), int(y), int(z)
+
+
+def any_lane(lanes: Bools) -> Bools:
+    """Per warp: is one of its lanes true?"""
+    return np.asarray(lanes.any(axis=1))
 
 
 def split(linear: Ints, extents: Triple) -> tuple[Ints, Ints, Ints]:

@@ -25,9 +25,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tilejit.sim.geometry import LANES, Geometry, Ints
+from tilejit.sim.geometry import LANES, Bools, Geometry, Ints
 
-Bools: TypeAlias = npt.NDArray[np.bool_]
 Selection: TypeAlias = slice | Ints
 Race: TypeAlias = Callable[[int, int, int, int, int], None]
 """Called with granule, thread, earlier thread, earlier site, number of such pairs."""
@@ -410,7 +409,7 @@ class Shadow:
         close = np.flatnonzero(near)
         if close.size:
             g = granules[close]
-            first = g[self.crowd[g] == 0]
+            first = np.unique(g[self.crowd[g] == 0])
             if first.size:
                 self.log.add(
                     first, self.reader[first], self.reader_stamp[first], self.reader_site[first]
@@ -539,7 +538,8 @@ class Shadow:
 def _granules_at(selection: Selection, positions: Ints) -> Ints:
     if isinstance(selection, slice):
         return positions + selection.start
-    return selection[positions]
+    chosen: Ints = selection[positions]
+    return chosen
 
 
 def _report(

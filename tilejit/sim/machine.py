@@ -29,10 +29,9 @@ from tilejit.sim.expr import (
     unsimulated,
 )
 from tilejit.sim.faults import Site
-from tilejit.sim.geometry import LANES
-from tilejit.sim.hazards import Bools
+from tilejit.sim.geometry import LANES, Bools
 from tilejit.sim.inline import Inline
-from tilejit.sim.registers import WORDS
+from tilejit.sim.memory import WORDS
 from tilejit.tile.family import (
     BitArray,
     Element,
@@ -295,7 +294,7 @@ class Steps:
             raise unsimulated(f"registers of {register.dtype}", None)
         nbytes = register.dtype.bytes
         name = register.buffer.name
-        return name, register.slot * (nbytes // self.expressions.unit_bytes[name]), nbytes
+        return name, register.slot * (nbytes // self.expressions.storage.unit_bytes[name]), nbytes
 
     def _register_reader(self, register: Register, span: Span | None) -> Evaluate:
         name, unit, nbytes = self._place(register)

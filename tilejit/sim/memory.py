@@ -19,8 +19,8 @@ import numpy.typing as npt
 
 from tilejit.dtypes import DType
 from tilejit.sim.faults import FaultLog, Site, place
-from tilejit.sim.geometry import Geometry, Ints
-from tilejit.sim.hazards import MAX_GRANULE_BYTES, Bools, Clocks, Shadow
+from tilejit.sim.geometry import Bools, Geometry, Ints
+from tilejit.sim.hazards import MAX_GRANULE_BYTES, Clocks, Shadow
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
@@ -94,7 +94,7 @@ class Window:
         flags = _gather(self.written.view(np.uint8), {}, offsets, nbytes, dense, self.word_aligned)
         if flags.all():
             return None
-        return ~flags.all(axis=1)
+        return np.asarray(~flags.all(axis=1))
 
 
 def _word_view(data: Bytes, nbytes: int) -> Any:
@@ -115,7 +115,8 @@ def _gather(
         if view is None:
             view = words[nbytes] = _word_view(data, nbytes)
         taken = np.take(view, offsets // nbytes, axis=0)
-        return taken.view(np.uint8).reshape(-1, nbytes)
+        bytes_: Bytes = taken.view(np.uint8).reshape(-1, nbytes)
+        return bytes_
     return data[offsets[:, None] + np.arange(nbytes)]
 
 
@@ -224,7 +225,7 @@ class Memory:
         alignment = nbytes & -nbytes
         if alignment == 1:
             return None
-        wrong = (addresses & (alignment - 1)) != 0
+        wrong: Bools = (addresses & (alignment - 1)) != 0
         if not wrong.any():
             return None
         at = np.flatnonzero(wrong)
@@ -444,7 +445,8 @@ class GlobalMemory(Memory):
             at = np.flatnonzero(~bad) if at is None else at[~bad]
             offsets = offsets[~bad]
         if buffer.valid is not None and offsets.size:
-            inside = buffer.valid[offsets[:, None] + np.arange(nbytes)].all(axis=1)
+            whole = buffer.valid[offsets[:, None] + np.arange(nbytes)]
+            inside = np.asarray(whole.all(axis=1))
             if not inside.all():
                 self._in_gap(buffer, offsets, nbytes, lanes, site, at, ~inside)
                 at = np.flatnonzero(inside) if at is None else at[inside]

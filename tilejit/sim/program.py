@@ -12,23 +12,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
 from tilejit.errors import Span, Unsimulated, fault
 from tilejit.ir import nodes
-from tilejit.ir.walk import descend
 from tilejit.sim import scalar
 from tilejit.sim.barrier import Wait, arrive
 from tilejit.sim.cohort import NOT_A_SCOPE, Array, Cohort, IfFrame, LoopFrame
 from tilejit.sim.convergent import check_converged
 from tilejit.sim.expr import Evaluate, Expressions, dtype_of, unsimulated
-from tilejit.sim.geometry import LANES
-from tilejit.sim.hazards import Bools
+from tilejit.sim.geometry import LANES, Bools, any_lane
 from tilejit.sim.machine import Action, Steps, run_all
 from tilejit.sim.registers import Mask, RegisterFile
-from tilejit.tile.family import FamilyIndex, Immediate, Issue, Registers, Step, Value
+from tilejit.sim.storage import TILE_CALLS, Checked, statements
+from tilejit.tile.family import FamilyIndex, Immediate, Issue, Registers, Value
 
 Operation: TypeAlias = Callable[[Cohort], int]
 
@@ -37,15 +36,6 @@ TURNS_PER_YIELD = 64
 """Turns of a ``while`` after which other cohorts run: a loop may poll what they write."""
 
 WAITING_CALLS = ("cuda.cta_sync", "cuda.cluster_sync", "cuda.named_barrier_sync")
-
-
-class Checked(Protocol):
-    """What the simulator needs of ``tile.checker.Checked``."""
-
-    @property
-    def function(self) -> nodes.Function: ...
-
-    def steps(self, call: nodes.Call) -> tuple[Step, ...]: ...
 
 
 @dataclass(slots=True)
@@ -196,9 +186,10 @@ class _Compiler:
 
     def _alloc(self, s: nodes.AllocTensor) -> None:
         name = s.buffer.name
-        if name not in self.expressions.unit_bytes:
+        storage = self.expressions.storage
+        if name not in storage.unit_bytes:
             return
-        unit, units = self.expressions.unit_bytes[name], self.expressions.local_units[name]
+        unit, units = storage.unit_bytes[name], storage.units(name)
 
         def allocate(c: Cohort) -> None:
             c.files[name] = RegisterFile(unit, units, c.warps)
@@ -281,7 +272,7 @@ class _Compiler:
                 return leave.pc
             frame.live = c.mask = yes
             if split and yes is not None and c.warps > 1:
-                staying = yes.any(axis=1)
+                staying = any_lane(yes)
                 if not staying.all():
                     return _split_rows(c, [(~staying, leave.pc), (staying, test.pc)])
             c.declare(slot, frame.counter.astype(kind))
@@ -321,7 +312,7 @@ class _Compiler:
             if not c.any_active():
                 return leave.pc
             if c.mask is not None and c.warps > 1:
-                staying = c.mask.any(axis=1)
+                staying = any_lane(c.mask)
                 if not staying.all():
                     return _split_rows(c, [(~staying, leave.pc), (staying, top.pc)])
             return top.pc + 1
@@ -344,7 +335,7 @@ class _Compiler:
         self._leave_loop(s, skip, leave)
 
     def _leave_loop(self, s: nodes.For | nodes.While, skip: Label, leave: Label) -> None:
-        returns = any(isinstance(node, nodes.Return) for node in descend(s.body))
+        returns = any(isinstance(inner, nodes.Return) for inner in statements(s.body))
 
         def run(c: Cohort) -> int:
             c.mask = c.frames.pop().outer
@@ -386,7 +377,7 @@ class _Compiler:
         call = s.call
         span = call.span or s.span
         op = call.op
-        if op in ("tile.apply", "tile.ewise", "ptx"):
+        if op in TILE_CALLS:
             self._tile_call(call, span)
         elif op == "cuda.cta_sync":
             self._wait(Wait("cta", span), span)
@@ -434,7 +425,7 @@ class _Compiler:
 
         def run(c: Cohort) -> int:
             if c.mask is not None:
-                here = c.mask.any(axis=1)
+                here = any_lane(c.mask)
                 if not here.all():
                     # Warps without a lane here do not arrive.
                     if not here.any():
@@ -480,7 +471,7 @@ def _split_branch(
 ) -> int:
     """Warps all of whose lanes agree go their own ways; the others take both ways in turn."""
     assert yes is not None and no is not None
-    some_yes, some_no = yes.any(axis=1), no.any(axis=1)
+    some_yes, some_no = any_lane(yes), any_lane(no)
     parts = [
         (np.flatnonzero(some_yes & ~some_no), True, False),
         (np.flatnonzero(some_no & ~some_yes), False, True),
@@ -530,7 +521,7 @@ def _warp_barrier(c: Cohort, op: str, span: Span | None) -> None:
     if c.mask is None:
         c.batch.clocks.warp_barrier(c.rows)
     else:
-        here = c.mask.any(axis=1)
+        here = any_lane(c.mask)
         if here.any():
             c.batch.clocks.warp_barrier(c.rows[here])
 
@@ -549,7 +540,7 @@ def _discard(value: Array) -> None:
 
 def _leaves(s: nodes.If) -> bool:
     kinds = (nodes.Break, nodes.Continue, nodes.Return)
-    return any(isinstance(node, kinds) for node in descend(s))
+    return any(isinstance(inner, kinds) for inner in statements((s,)))
 
 
 def _static_int(arg: nodes.Expr) -> int:

@@ -15,8 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tilejit.sim.geometry import LANES, Ints
-from tilejit.sim.hazards import Bools
+from tilejit.sim.geometry import LANES, Bools, Ints
 from tilejit.sim.memory import WORDS
 
 Bits: TypeAlias = npt.NDArray[Any]

@@ -5,7 +5,6 @@ Not here: torch tensors (``runtime``), contracts (families).
 
 from __future__ import annotations
 
-import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -15,10 +14,8 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from tilejit import dtypes
 from tilejit.errors import LaunchError, fault
 from tilejit.ir import nodes
-from tilejit.ir.walk import descend
 from tilejit.sim import scalar
 from tilejit.sim.access import Accesses
 from tilejit.sim.batch import Batch
@@ -28,9 +25,10 @@ from tilejit.sim.faults import FaultLog
 from tilejit.sim.geometry import LANES, Geometry, triple
 from tilejit.sim.hazards import Clocks
 from tilejit.sim.memory import GlobalBuffer, GlobalMemory, SharedMemory, place_shared
-from tilejit.sim.program import Checked, Program, compile_program
+from tilejit.sim.program import Program, compile_program
 from tilejit.sim.schedule import Scheduler
-from tilejit.tile.family import FamilyIndex, Issue, Register, Registers, ScalarApply, Step
+from tilejit.sim.storage import Checked, find_storage
+from tilejit.tile.family import FamilyIndex
 
 MAX_BATCH_WARPS = 4096
 """Arrays of one value per lane then take about a megabyte and stay in the cache."""
@@ -128,12 +126,9 @@ class _Simulation:
     ) -> None:
         self.geometry, self.options = geometry, options
         function = checked.function
-        shared = _shared_buffers(function)
-        self.local_bytes = _local_bytes(function)
-        self.accesses = Accesses(buffers, place_shared(shared))
-        self.expressions = Expressions(self.accesses, _unit_bytes(checked, self.local_bytes))
-        for name, nbytes in self.local_bytes.items():
-            self.expressions.local_units[name] = -(-nbytes // self.expressions.unit_bytes[name])
+        self.storage = find_storage(checked)
+        self.accesses = Accesses(buffers, place_shared(self.storage.shared))
+        self.expressions = Expressions(self.accesses, self.storage)
         self.program: Program = compile_program(checked, self.expressions, families)
         self.parameters = self._parameter_values(function, scalars)
         self.faults = FaultLog(options.fault_limit)
@@ -194,7 +189,7 @@ class _Simulation:
 
     def _ctas_per_batch(self) -> int:
         geometry = self.geometry
-        local = sum(self.local_bytes.values()) * geometry.slots
+        local = sum(self.storage.local_bytes.values()) * geometry.slots
         shared = sum(b.nbytes for b in self.accesses.shared.values()) * SHADOW_FACTOR
         by_memory = MAX_BATCH_BYTES // max(1, local + shared)
         by_warps = self.options.batch_warps // geometry.warps
@@ -241,71 +236,3 @@ class _Simulation:
         mask = batch.alive.copy() if partial else None
         rows = np.arange(batch.rows)
         return Cohort(batch, rows, 0, values, list(unset), [NOT_A_SCOPE] * slots, {}, mask)
-
-
-# --- what the program needs to be given
-
-
-def _allocations(function: nodes.Function, space: str) -> list[nodes.Var]:
-    found: dict[str, nodes.Var] = {}
-    for node in descend(function.body):
-        if isinstance(node, nodes.AllocTensor):
-            kind = node.buffer.type
-            if isinstance(kind, nodes.TensorType) and kind.space == space:
-                found[node.buffer.name] = node.buffer
-    return list(found.values())
-
-
-def _storage_bytes(buffer: nodes.Var) -> int:
-    kind = buffer.type
-    assert isinstance(kind, nodes.TensorType)
-    if kind.layout is not None:
-        elements = kind.layout.span("m")
-    else:
-        elements = math.prod(extent for extent in kind.shape if isinstance(extent, int))
-    return -(-elements * kind.dtype.bits // 8)
-
-
-def _shared_buffers(function: nodes.Function) -> list[tuple[str, int, int, dtypes.DType]]:
-    found = []
-    for buffer in _allocations(function, "shared"):
-        kind = buffer.type
-        assert isinstance(kind, nodes.TensorType)
-        found.append((buffer.name, _storage_bytes(buffer), kind.align_bytes, kind.dtype))
-    return found
-
-
-def _local_bytes(function: nodes.Function) -> dict[str, int]:
-    return {b.name: _storage_bytes(b) for b in _allocations(function, "local")}
-
-
-def _unit_bytes(checked: Checked, local_bytes: Mapping[str, int]) -> dict[str, int]:
-    """The narrowest width in which each local buffer is read or written."""
-    units = dict.fromkeys(local_bytes, 8)
-
-    def seen(name: str, dtype: dtypes.DType) -> None:
-        if name in units:
-            units[name] = min(units[name], max(1, dtype.bits // 8))
-
-    for buffer in _allocations(checked.function, "local"):
-        assert isinstance(buffer.type, nodes.TensorType)
-        seen(buffer.name, buffer.type.dtype)
-    for node in descend(checked.function.body):
-        if isinstance(node, nodes.View):
-            seen(node.buffer.name, node.dtype)
-        elif isinstance(node, nodes.Call) and node.op in ("tile.apply", "tile.ewise", "ptx"):
-            for step in checked.steps(node):
-                for register in _registers(step):
-                    seen(register.buffer.name, register.dtype)
-    return units
-
-
-def _registers(step: Step) -> list[Register]:
-    items: list[Any] = []
-    if isinstance(step, Issue):
-        for operand in step.operands:
-            if isinstance(operand, Registers):
-                items += operand.items
-    elif isinstance(step, ScalarApply):
-        items = [step.dst, *step.inputs]
-    return [item for item in items if isinstance(item, Register)]

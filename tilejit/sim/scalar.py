@@ -34,8 +34,6 @@ _VALUE_TYPES: dict[str, Any] = {
 }  # fmt: skip
 _WORD_TYPES: dict[int, Any] = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
 
-CONVERSION_BYTES_PER_CHECK = 8
-
 
 def value_type(dtype: DType) -> Any:
     """The numpy type that holds values of ``dtype``."""
@@ -59,7 +57,7 @@ def to_bits(values: Array, dtype: DType) -> Array:
 def to_value(bits: Array, dtype: DType) -> Array:
     """The values of unsigned words; inverse of ``to_bits``. A bool is true for any nonzero byte."""
     if dtype.kind == "bool":
-        return bits != 0
+        return np.asarray(bits != 0)
     if native(dtype):
         return np.ascontiguousarray(bits).view(value_type(dtype))
     return numeric.to_value(bits, dtype)
@@ -69,7 +67,7 @@ def rounded(values: Array, dtype: DType) -> Array:
     """Floating-point ``values`` (float32 or float64) rounded to ``dtype``."""
     if native(dtype):
         return values.astype(value_type(dtype), copy=False)
-    return numeric.to_value(numeric.to_bits(values.astype(np.float32, copy=False), dtype), dtype)
+    return numeric.to_value(numeric.to_bits(values, dtype), dtype)
 
 
 # --- casts
@@ -179,12 +177,12 @@ def _shift(op: BinaryOp, dtype: DType) -> Function:
 
     def left(a: Array, b: Array) -> Array:
         out = (b < 0) | (b > clamp)
-        return np.where(out, kind(0), a << np.where(out, 0, b).astype(kind))
+        return np.asarray(np.where(out, kind(0), a << np.where(out, 0, b).astype(kind)))
 
     def right(a: Array, b: Array) -> Array:
         out = (b < 0) | (b > clamp)
         if dtype.kind == "uint":
-            return np.where(out, kind(0), a >> np.where(out, 0, b).astype(kind))
+            return np.asarray(np.where(out, kind(0), a >> np.where(out, 0, b).astype(kind)))
         shifted: Array = a >> np.where(out, clamp, b).astype(kind)
         return shifted
 
@@ -228,7 +226,7 @@ def unary(op: UnaryOp, dtype: DType) -> Function:
 
 
 def _erf(x: Array) -> Array:
-    return np.vectorize(math.erf, otypes=[np.float64])(x)
+    return np.asarray(np.vectorize(math.erf, otypes=[np.float64])(x))
 
 
 def _rsqrt(x: Array) -> Array:
@@ -276,21 +274,9 @@ def _fma(dtype: DType) -> Function:
         odd = (error != 0) & np.isfinite(total) & (bits & 1 == 0)
         toward = np.where((error > 0) == (total > 0), 1, -1)
         total = np.where(odd, bits + toward, bits).view(np.float64)
-        return _round_once(total, dtype)
+        return rounded(total, dtype)
 
     return fma
-
-
-def _round_once(wide: Array, dtype: DType) -> Array:
-    """float64 rounded to odd, to ``dtype``; the types below float32 pass float32 the same way."""
-    if native(dtype):
-        return wide.astype(value_type(dtype))
-    single = wide.astype(np.float32)
-    back = single.astype(np.float64)
-    bits = single.view(np.int32)
-    odd = (back != wide) & np.isfinite(back) & (bits & 1 == 0)
-    outward = (np.abs(wide) > np.abs(back)).astype(np.int32) * 2 - 1
-    return rounded(np.where(odd, bits + outward, bits).astype(np.int32).view(np.float32), dtype)
 
 
 def _fma_float64(a: Array, b: Array, c: Array) -> Array:
@@ -307,7 +293,7 @@ def _fma_float64(a: Array, b: Array, c: Array) -> Array:
         except OverflowError:
             return math.copysign(math.inf, exact)
 
-    return np.vectorize(one, otypes=[np.float64])(a, b, c)
+    return np.asarray(np.vectorize(one, otypes=[np.float64])(a, b, c))
 
 
 def _popc(x: Array) -> Array:

@@ -390,7 +390,9 @@ def contiguous(call: TileCall, laid: Walk, report: Report, *, row: int | None = 
     length = row or places.shape[2]
     runs = places.reshape(places.shape[0], places.shape[1], -1, length)
     wrong = runs != runs[..., :1] + np.arange(length)
-    if not wrong.any() and not any(index.shape[2] > 1 for _, index in laid.dynamic):
+    if not wrong.any() and not any(
+        bool((index != index[..., :1]).any()) for _, index in laid.dynamic
+    ):
         return True
     operand = laid.operand
     where, message = None, f"{operand.name}: the {length} elements of an atom are not consecutive"

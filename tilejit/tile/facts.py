@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from tilejit import dtypes
+from tilejit.errors import InternalError, fault
 from tilejit.ir import nodes
 from tilejit.tile.affine import (
     GRID,
@@ -69,8 +70,6 @@ class Facts:
     hardware: dict[str, Affine]
     derived: Derived
     sites: dict[int, Site] = field(default_factory=dict)
-    repeated: list[nodes.Call] = field(default_factory=list)
-    """Calls that one function holds at two places: their facts would be ambiguous."""
 
     def evaluator(self, site: Site) -> Evaluator:
         return Evaluator(site.context, site.env, self.derived, self.hardware)
@@ -147,7 +146,7 @@ class _Interpreter:
         hardware, facts = launch_values(self.threads, launch, _bounded(grid, launch, host))
         state.context = host.context.assuming(facts)
         self.facts = Facts(self.threads, launch, hardware, derived)
-        self._seen: dict[int, int] = {}
+        _refuse_shared(self.function.body, set())
         self._block(self.function.body, state)
         return self.facts
 
@@ -502,7 +501,11 @@ class _Interpreter:
         level = min(c.uniformity(v) for c, v in values)
         whole = Context(self.threads, np.ones(self.threads.total, dtype=np.bool_))
         mod, _ = common_congruence([*values, (whole, top)])
-        fits = symbol.lo <= low and high <= symbol.hi
+        fits = (symbol.lo <= low and high <= symbol.hi) or all(
+            # What a guard says of two unknowns only the prover sees.
+            c.prove_nonnegative(v - symbol.lo) and c.prove_nonnegative(-v + symbol.hi)
+            for c, v in values
+        )
         congruent = symbol.mod == mod
         if not fits or not congruent or level < symbol.level:
             if guess.fixed and not fits:
@@ -570,6 +573,24 @@ def _assigned(block: nodes.Block) -> set[str]:
             case nodes.Evaluate(call=call) if call.op == "ptx":
                 names |= {var.name for var in written_variables(call)}
     return names
+
+
+def _refuse_shared(block: nodes.Block, seen: set[int]) -> None:
+    """Facts are kept by a call's identity, so one call object stands at one place."""
+    for statement in block:
+        match statement:
+            case nodes.Evaluate(call=call):
+                if id(call) in seen:
+                    raise fault(
+                        InternalError, "internal/shared-call", "one call stands at two places",
+                        call.span,
+                    )  # fmt: skip
+                seen.add(id(call))
+            case nodes.If(then=then, orelse=orelse):
+                _refuse_shared(then, seen)
+                _refuse_shared(orelse, seen)
+            case nodes.For(body=body) | nodes.While(body=body):
+                _refuse_shared(body, seen)
 
 
 def _dynamic_sizes(function: nodes.Function) -> set[str]:

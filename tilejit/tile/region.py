@@ -200,7 +200,7 @@ class Walk:
 
     @property
     def repeats(self) -> int:
-        return self.memory.shape[1]
+        return int(self.memory.shape[1])
 
     @property
     def period_multiple(self) -> bool:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -105,31 +105,22 @@ class Evaluator:
     # --- entry points
 
     def value(self, expr: nodes.Expr) -> Value:
-        match expr:
-            case nodes.Const():
-                return self._const(expr)
-            case nodes.Var(name=name):
-                found = self.env.get(name)
-                return found if found is not None else self.unknown(expr.type, name, GRID)
-            case nodes.HardwareId(name=name):
-                return self.hardware[name]
-            case nodes.Unary():
-                return self._unary(expr)
-            case nodes.Binary():
-                return self._binary(expr)
-            case nodes.Select():
-                return self._select(expr)
-            case nodes.Cast():
-                return self._cast(expr)
-            case nodes.Bitcast(operand=operand):
-                return self._bitcast(expr, operand)
-            case nodes.Load():
-                return self._load(expr)
-            case nodes.Address(offset_bytes=offset):
-                return Opaque(self.level(self.value(offset)))
-            case nodes.Call():
-                return self._call(expr)
-        return Opaque(GRID)
+        rule = _RULES.get(type(expr))
+        return rule(self, expr) if rule is not None else Opaque(GRID)
+
+    def _var(self, expr: nodes.Var) -> Value:
+        found = self.env.get(expr.name)
+        if found is not None:
+            return found
+        # Buffers and pointer parameters are one for the grid.
+        scalar = isinstance(expr.type, nodes.ScalarType)
+        return self.unknown(expr.type, expr.name, THREAD if scalar else GRID)
+
+    def _hardware_id(self, expr: nodes.HardwareId) -> Value:
+        return self.hardware[expr.name]
+
+    def _address(self, expr: nodes.Address) -> Value:
+        return Opaque(self.level(self.value(expr.offset_bytes)))
 
     def integer(self, expr: nodes.Expr) -> Affine:
         """The value of an integer (or bool) expression."""
@@ -186,12 +177,12 @@ class Evaluator:
         return Opaque(GRID)
 
     def _load(self, expr: nodes.Load) -> Value:
-        level = min([GRID, *(self.level(self.value(i)) for i in expr.indices)])
-        level = min(level, self.level(self.value(expr.view.offset_elems)))
         space = expr.view.space
         if space == "local":
-            level = THREAD
-        elif space != "global":
+            return self.unknown(expr.type, f"{expr.view.buffer.name}[…]", THREAD)
+        level = min([GRID, *(self.level(self.value(i)) for i in expr.indices)])
+        level = min(level, self.level(self.value(expr.view.offset_elems)))
+        if space != "global":
             level = min(level, CTA)
         return self.unknown(expr.type, f"{expr.view.buffer.name}[…]", level)
 
@@ -579,8 +570,8 @@ class Evaluator:
             return self._wrapped(operand, target)
         return self.unknown(expr.type, "cast", operand.level)
 
-    def _bitcast(self, expr: nodes.Bitcast, operand: nodes.Expr) -> Value:
-        value = self.value(operand)
+    def _bitcast(self, expr: nodes.Bitcast) -> Value:
+        value = self.value(expr.operand)
         if isinstance(value, Affine) and isinstance(expr.type, nodes.ScalarType):
             if expr.type.dtype.is_integer:
                 return self._wrapped(value, expr.type.dtype)
@@ -650,6 +641,21 @@ def common_congruence(values: list[tuple[Context, Affine]]) -> tuple[int, int]:
     if first is None or mod == 0 or mod >= HUGE:
         return 1, 0
     return mod, first % mod
+
+
+_RULES: dict[type, Callable[[Evaluator, Any], Value]] = {
+    nodes.Const: Evaluator._const,
+    nodes.Var: Evaluator._var,
+    nodes.HardwareId: Evaluator._hardware_id,
+    nodes.Unary: Evaluator._unary,
+    nodes.Binary: Evaluator._binary,
+    nodes.Select: Evaluator._select,
+    nodes.Cast: Evaluator._cast,
+    nodes.Bitcast: Evaluator._bitcast,
+    nodes.Load: Evaluator._load,
+    nodes.Address: Evaluator._address,
+    nodes.Call: Evaluator._call,
+}
 
 
 def _int(value: Number) -> Number:

@@ -25,6 +25,7 @@ MODULES: tuple[str, ...] = (
     "ld_st",
     "integer",
     "sync",
+    "mbarrier",
     "prefetch_policy",
     "atom_red",
 )

@@ -57,7 +57,7 @@ def _hinted(pattern: str, operands: str, target: str) -> Row:
     at = min(pattern.find(mark) for mark in ("(vec=", "(type=") if mark in pattern)
     hinted = f"{pattern[:at]}{_HINT}{pattern[at:]}"
     return Row(
-        hinted, f"{operands} cache_policy:b64", _newest(target, "sm_80"), _EFFECTS, tile=False
+        hinted, f"{operands} cache_policy:u64", _newest(target, "sm_80"), _EFFECTS, tile=False
     )
 
 

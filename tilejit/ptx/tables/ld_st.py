@@ -68,7 +68,7 @@ def _global_load(
         newest = _newest(target, least)
         rows += _all_shapes(prefix + size, _LOAD, newest, effects, wide=wide)
         if hints:
-            with_policy = f"{_LOAD} cache_policy:b64"
+            with_policy = f"{_LOAD} cache_policy:u64"
             rows += _all_shapes(
                 prefix + _HINT + size, with_policy, _newest(newest, "sm_80"), effects, wide=wide
             )
@@ -78,7 +78,7 @@ def _global_load(
 def _global_store(
     prefix: str, target: str, effects: tuple[Effect, ...], *, wide: bool = True
 ) -> list[Row]:
-    with_policy = f"{_STORE} cache_policy:b64"
+    with_policy = f"{_STORE} cache_policy:u64"
     return [
         *_all_shapes(prefix, _STORE, target, effects, wide=wide),
         *_all_shapes(prefix + _HINT, with_policy, _newest(target, "sm_80"), effects, wide=wide),
@@ -140,7 +140,7 @@ _EVICT_L2 = [
             _ORDERED_WRITE,
         ),
     )
-    for hint, policy in (("", ""), (_HINT, " cache_policy:b64"))
+    for hint, policy in (("", ""), (_HINT, " cache_policy:u64"))
     for shape in _WIDE
 ]
 

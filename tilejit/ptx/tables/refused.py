@@ -74,7 +74,6 @@ REFUSED: tuple[Refused, ...] = (
     Refused(r"tcgen05\.commit\..*shared::cta.*", "the barrier's space is written '.shared::cluster'", "that, with the local shared address"),
     Refused(r"tcgen05\.mma\.ws\.cta_group::2.*", "'.ws' works in one block only", "'.cta_group::1'"),
     Refused(r"cp\.async\.bulk\..*shared::cta\.global.*multicast::cluster.*", "a multicast goes to '.shared::cluster'", "'.shared::cluster.global'"),
-    Refused(r"mbarrier\.try_wait\.(acquire|relaxed)\.(cta|cluster)\.parity.*", "'.parity' comes first", "'mbarrier.try_wait.parity.acquire.cta…'"),
     Refused(r"tcgen05\.mma\..*kind::mxf8f6f4\..*(scale_vec::[24]X|block16).*", "mxf8f6f4 has one scale per 32", "'.scale_vec::1X' or '.block32'"),
     Refused(r"tcgen05\.mma\..*kind::mxf4\..*scale_vec::[14]X.*", "mxf4 has two scales per row", "'.scale_vec::2X'"),
     Refused(r"tcgen05\.mma\..*kind::mxf4nvf4\..*scale_vec::1X.*", "mxf4nvf4 has two or four scales per row", "'.scale_vec::2X' or '.scale_vec::4X'"),

@@ -1,6 +1,6 @@
 """Raw synchronisation and warp communication: barriers, fences, shuffles, votes, launch control.
 
-For ``T.ptx[...]`` calls, not tile operations. Not here: mbarriers, proxy fences.
+For ``T.ptx[...]`` calls, not tile operations. Not here: ``mbarrier``.
 """
 
 from __future__ import annotations
@@ -55,6 +55,12 @@ _FENCES = (
     _raw("membar(level=.cta|.gl|.sys)", "", effects=_ORDERS),
 )
 
+_PROXIES = (
+    _raw("fence.proxy.async[space=.global|.shared::cta|.shared::cluster]", "", "sm_90", _ORDERS),
+    _raw("fence.proxy.alias", "", effects=_ORDERS),
+    _raw("fence.mbarrier_init.release.cluster", "", "sm_90", _ORDERS),
+)
+
 _CLUSTER = (
     _raw("barrier.cluster.arrive[.release|.relaxed][.aligned]", "", "sm_90", _JOINS),
     _raw("barrier.cluster.wait[.acquire][.aligned]", "", "sm_90", _JOINS),
@@ -94,7 +100,13 @@ _VOTES = (
 
 _LAUNCH = (
     _raw("griddepcontrol(.launch_dependents|.wait)", "", "sm_90", _ORDERS),
+    _raw(
+        "setmaxnreg(change=.inc|.dec).sync.aligned.u32",
+        "#registers",
+        "sm_90a|sm_100f|sm_110f|sm_120f",
+        ("convergent", "volatile"),
+    ),
     _raw("nanosleep.u32", "duration_ns:u32", effects=("volatile",)),
 )
 
-ROWS: tuple[Row, ...] = (*_CTA, *_FENCES, *_CLUSTER, *_SHUFFLES, *_VOTES, *_LAUNCH)
+ROWS: tuple[Row, ...] = (*_CTA, *_FENCES, *_PROXIES, *_CLUSTER, *_SHUFFLES, *_VOTES, *_LAUNCH)

@@ -1,0 +1,281 @@
+"""``cvt``: integers, floats of every width, and the packed narrow formats.
+
+Rules of the PTX ISA that this file holds:
+
+* Float to integer saturates. NaN gives 0, or the top bit alone when the source is f64 or the
+  destination has 64 bits.
+* ``.ftz`` flushes f32 sources and results only. ``.sat`` to a float clamps to [0, 1].
+* ``.satfinite`` turns anything past the largest finite value into it; NaN stays NaN, and becomes
+  +max in the six- and four-bit formats, which have none. ``.relu`` makes negatives +0.
+* Packed results hold the first source in the high part.
+
+Not here: random rounding (``.rs``), which is not modelled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tilejit import dtypes
+from tilejit.dtypes import DType
+from tilejit.ptx.forms import TYPE_BITS
+from tilejit.sim.numeric.arithmetic import (
+    Operation,
+    canonical,
+    narrowed,
+    rectified,
+    saturated,
+    widened,
+)
+from tilejit.sim.numeric.codec import bfloat16_nearest, decoded
+from tilejit.sim.numeric.formats import (
+    BF16,
+    BY_PTX_TYPE,
+    F16,
+    F32,
+    F64,
+    TF32,
+    UE8M0,
+    Bits,
+    FloatFormat,
+    Values,
+    flushed,
+)
+from tilejit.sim.numeric.instruction import Instruction
+from tilejit.sim.numeric.integer import is_signed, magnitude, signed, typed, unsigned_type
+from tilejit.sim.numeric.rounding import Mode, round_integer, round_to, scale_exponents
+
+_INTEGRAL: dict[str, Callable[..., Values]] = {
+    "rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil,
+}  # fmt: skip
+
+_PAIR_WORDS: dict[int, type[np.unsignedinteger[Any]]] = {4: np.uint8, 8: np.uint16, 16: np.uint32}
+"""The register of a pair, by the distance of its elements in bits."""
+
+
+def build(ins: Instruction) -> Operation:
+    """The operation of a ``cvt`` on whole registers."""
+    if "rs" in ins.rest:
+        raise ins.unmodelled()
+    if "pack" in ins.rest:
+        return _pack(ins)
+    to, source = ins.types[-2:]
+    if to.endswith("x2"):
+        return _to_packed(ins, to, source)
+    if to == "tf32":
+        return _to_tf32(ins)
+    from_float, to_float = source in BY_PTX_TYPE, to in BY_PTX_TYPE
+    if from_float and to_float:
+        return _float_to_float(ins, BY_PTX_TYPE[to], BY_PTX_TYPE[source])
+    if from_float:
+        return _float_to_integer(ins, to, BY_PTX_TYPE[source])
+    if to_float:
+        return _integer_to_float(ins, BY_PTX_TYPE[to], source)
+    return _integer_to_integer(ins, to, source)
+
+
+# --- integers
+
+
+def _integer_type(ptx_type: str) -> DType:
+    name = f"{'int' if is_signed(ptx_type) else 'uint'}{TYPE_BITS[ptx_type]}"
+    return dtypes.BY_NAME[name]
+
+
+def _clamped(values: Bits, low: int, high: int) -> Bits:
+    """Integers clamped, without leaving their type."""
+    limits = np.iinfo(values.dtype)
+    return np.clip(values, max(low, int(limits.min)), min(high, int(limits.max)))
+
+
+def _integer_to_integer(ins: Instruction, to: str, source: str) -> Operation:
+    word, low_word = unsigned_type(to), unsigned_type(source)
+    low, high = dtypes.integer_range(_integer_type(to))
+
+    def run(a: Bits) -> Bits:
+        values = typed(a.astype(low_word, copy=False), source)
+        return (_clamped(values, low, high) if ins.has("sat") else values).astype(word)
+
+    return run
+
+
+def _pack(ins: Instruction) -> Operation:
+    """``cvt.pack``: two clamped integers side by side, above them the low part of ``c``."""
+    to = ins.types[0]
+    bits = TYPE_BITS[to]
+    low, high = dtypes.integer_range(_integer_type(to))
+    mask = np.uint32((1 << bits) - 1)
+
+    def run(a: Bits, b: Bits, c: Bits | None = None) -> Bits:
+        pair = [_clamped(signed(x), low, high).view(np.uint32) & mask for x in (a, b)]
+        packed: Bits = (pair[0] << np.uint32(bits)) | pair[1]
+        return packed if c is None else packed | (c << np.uint32(2 * bits))
+
+    return run
+
+
+def _float_to_integer(ins: Instruction, to: str, fmt: FloatFormat) -> Operation:
+    integral, kind = _INTEGRAL[ins.rest[0]], _integer_type(to)
+    word = unsigned_type(to)
+    low, high = dtypes.integer_range(kind)
+    above = float(high + 1)
+    native = np.dtype(kind.name)
+    nan_code = 1 << (kind.bits - 1) if fmt is F64 or kind.bits == 64 else 0
+    flush = ins.has("ftz") and fmt is F32
+
+    def run(a: Bits) -> Bits:
+        values = integral(widened(flushed(a, fmt) if flush else a, fmt))
+        inside = (values >= low) & (values < above)
+        result = np.where(inside, values, 0.0).astype(native).view(word)
+        if inside.all():
+            return result
+        result = np.where(values >= above, native.type(high).view(word), result)
+        result = np.where(values < low, native.type(low).view(word), result)
+        return np.where(np.isnan(values), word(nan_code), result)
+
+    return run
+
+
+def _integer_to_float(ins: Instruction, fmt: FloatFormat, source: str) -> Operation:
+    mode, low_word = ins.mode, unsigned_type(source)
+
+    def run(a: Bits) -> Bits:
+        bits = a.astype(low_word, copy=False)
+        values = typed(bits, source)
+        if mode == "rn" and fmt in (F32, F64):
+            code = values.astype(np.float32 if fmt is F32 else np.float64).view(fmt.word)
+        else:
+            negative = values < 0
+            size = (magnitude(bits) if is_signed(source) else bits).astype(np.uint64)
+            code = round_integer(size, np.asarray(negative), fmt, mode)
+        return saturated(code, fmt) if ins.has("sat") else code
+
+    return run
+
+
+# --- floats
+
+
+def _float_to_float(ins: Instruction, to: FloatFormat, source: FloatFormat) -> Operation:
+    integral = next((_INTEGRAL[m] for m in ins.rest if m in _INTEGRAL), None)
+    flush_in, flush_out = (ins.has("ftz") and f is F32 for f in (source, to))
+    mode = ins.mode
+
+    def run(a: Bits) -> Bits:
+        bits = flushed(a, source) if flush_in else a
+        if integral is not None:
+            bits = narrowed_any(integral(widened(bits, source)), to, "rn")
+        elif to is not source:
+            bits = _converted(bits, to, source, mode, ins.has("satfinite"))
+        bits = canonical(bits, to)
+        if flush_out:
+            bits = flushed(bits, to)
+        if ins.has("sat"):
+            bits = saturated(bits, to)
+        return rectified(bits, to) if ins.has("relu") else bits
+
+    return run
+
+
+def _converted(
+    bits: Bits, to: FloatFormat, source: FloatFormat, mode: Mode, saturate: bool
+) -> Bits:
+    if mode == "rn" and not saturate and source is F32 and to is BF16:
+        return bfloat16_nearest(bits)
+    wide = widened(bits, source)
+    if saturate:
+        return round_to(wide, to, mode, saturate=True)
+    return narrowed_any(wide, to, mode)
+
+
+def narrowed_any(wide: Values, fmt: FloatFormat, mode: Mode) -> Bits:
+    """As ``narrowed``, with f64 among the formats: its values are there already."""
+    return wide.view(np.uint64) if fmt is F64 else narrowed(wide, fmt, mode)
+
+
+def _to_tf32(ins: Instruction) -> Operation:
+    """f32 with 10 mantissa bits; the 13 low bits of the register are 0."""
+    mode = ins.mode
+
+    def run(a: Bits) -> Bits:
+        bits = canonical(_tf32(a, mode, ins.has("satfinite")), F32)
+        return rectified(bits, F32) if ins.has("relu") else bits
+
+    return run
+
+
+def _tf32(bits: Bits, mode: Mode, saturate: bool) -> Bits:
+    """Codes count in order, so rounding adds to the code and clears the low bits."""
+    word, low = np.uint32, np.uint32(0x1FFF)
+    if mode == "rz":
+        rounded = bits & ~low
+    else:
+        last = (bits >> word(13)) & word(1)
+        half = word(0x1000) if mode == "rna" else word(0xFFF) + last
+        rounded = (bits + half) & ~low
+    special = (bits & word(0x7F80_0000)) == word(0x7F80_0000)
+    rounded = np.where(special, bits, rounded)
+    if not saturate:
+        return rounded
+    infinite = (rounded & word(0x7FFF_FFFF)) == word(0x7F80_0000)
+    return np.where(infinite, (bits & word(0x8000_0000)) | word(TF32.max_code), rounded)
+
+
+# --- packed pairs
+
+
+def _to_packed(ins: Instruction, to: str, source: str) -> Operation:
+    fmt = BY_PTX_TYPE[to.removesuffix("x2")]
+    convert = _element(ins, fmt)
+    if source == "f32":
+        return lambda a, b: _joined(convert(widened(a, F32)), convert(widened(b, F32)), fmt)
+    from_fmt = BY_PTX_TYPE[source.removesuffix("x2")]
+
+    def run(a: Bits) -> Bits:
+        high, low = (convert(x) for x in _halves(a, from_fmt))
+        return _joined(high, low, fmt)
+
+    return run
+
+
+def _element(ins: Instruction, fmt: FloatFormat) -> Callable[[Values], Bits]:
+    """float64 values to codes of one element of the packed result."""
+    mode, saturate, relu = ins.mode, ins.has("satfinite"), ins.has("relu")
+    if fmt is UE8M0:
+        return lambda x: scale_exponents(x, mode, saturate=saturate)
+
+    def convert(values: Values) -> Bits:
+        # A maximum with +0 would keep a NaN, as relu must.
+        positive = np.where(values > 0, values, np.where(np.isnan(values), values, 0.0))
+        given = positive if relu else values
+        if saturate:
+            return round_to(given, fmt, mode, saturate=True)
+        return canonical(narrowed(given, fmt, mode), fmt)
+
+    return convert
+
+
+def _stride_bits(fmt: FloatFormat) -> int:
+    """Distance of the two elements: six-bit codes sit in bytes."""
+    return 8 if fmt.bits == 6 else fmt.bits
+
+
+def _joined(high: Bits, low: Bits, fmt: FloatFormat) -> Bits:
+    bits = _stride_bits(fmt)
+    word = _PAIR_WORDS[bits]
+    return (high.astype(word) << word(bits)) | low.astype(word)
+
+
+def _halves(register: Bits, fmt: FloatFormat) -> tuple[Values, Values]:
+    """float64 values of the high and the low element of a packed register."""
+    bits = _stride_bits(fmt)
+    code = register.dtype.type((1 << fmt.bits) - 1)
+    parts = ((register >> register.dtype.type(bits)) & code, register & code)
+    if fmt in (F16, BF16):
+        high, low = (widened(p.astype(np.uint16), fmt) for p in parts)
+    else:
+        high, low = (decoded(p.astype(np.uint8), fmt).astype(np.float64) for p in parts)
+    return high, low
