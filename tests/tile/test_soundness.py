@@ -87,7 +87,7 @@ def concrete(expr: nodes.Expr, env: dict[str, np.ndarray]):
     raise AssertionError(expr)
 
 
-@pytest.mark.parametrize("seed", range(1500))
+@pytest.mark.parametrize("seed", range(60))
 def test_ranges_congruences_masks_and_levels_hold(seed: int) -> None:
     rng = random.Random(seed)
     expr, condition, x = random_expr(rng, 3), random_condition(rng, 2), var("x")

@@ -6,11 +6,11 @@ Families never import each other.
 
 from __future__ import annotations
 
-from tilejit.families import atom_red, ewise, ld_st, prefetch_policy, registers, sync
+from tilejit.families import atom_red, ewise, ld_st, mbarrier, prefetch_policy, registers, sync
 from tilejit.tile.family import FamilyIndex
 
 FAMILIES: FamilyIndex = {
     module.FAMILY.name: module.FAMILY
-    for module in (registers, ld_st, ewise, sync, prefetch_policy, atom_red)
+    for module in (registers, ld_st, ewise, sync, mbarrier, prefetch_policy, atom_red)
 }
 """Every family that the checker, the emitter and the simulator know."""

@@ -56,7 +56,25 @@ def _value(lw: Lowering, name: str, binding: Binding) -> Any:
         case Ambiguous():
             for side in binding.sides:
                 _value(lw, name, side)
-            lw.decide(binding.key, _unified(lw, name, list(binding.sides)))
+            shape = _unified(lw, name, list(binding.sides))
+            _decide_alike(lw, binding.key[:-1])
+            lw.decide(binding.key, shape)
+
+
+def _decide_alike(lw: Lowering, region: Key) -> None:
+    """Decide other names of the region along with one: those that are run-time scalars on every
+    path lose nothing by being carried, and each would cost a pass of its own."""
+    for name, binding in lw.frame.env.items():
+        if not isinstance(binding, Ambiguous) or binding.key != (*region, name):
+            continue
+        a, b = binding.sides
+        if not all(isinstance(s, Bound | Carried) and _runtime_scalar(s) for s in (a, b)):
+            continue
+        try:
+            shape = unify(*(shape_of(_value(lw, name, side)) for side in (a, b)))
+        except ShapeConflict:
+            continue
+        lw.decisions.setdefault(binding.key, shape)
 
 
 def _unified(lw: Lowering, name: str, bindings: list[Binding]) -> Shape:

@@ -6,6 +6,7 @@ Not here: binding them (``env``).
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterable
 
 
@@ -13,8 +14,16 @@ def assigned_names(nodes: Iterable[ast.AST]) -> set[str]:
     """Names bound anywhere in ``nodes``, not looking into functions defined there."""
     names: set[str] = set()
     for node in nodes:
-        _collect(node, names)
+        names |= _names_of(node)
     return names
+
+
+@functools.lru_cache(maxsize=8192)
+def _names_of(node: ast.AST) -> frozenset[str]:
+    """Names bound in one node; ASTs are parsed once and kept, so their nodes are good keys."""
+    names: set[str] = set()
+    _collect(node, names)
+    return frozenset(names)
 
 
 def _collect(node: ast.AST, names: set[str]) -> None:

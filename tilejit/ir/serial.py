@@ -1,6 +1,7 @@
 """The IR as JSON: every node is ``{"node": class, field: value…}``; spans are left out.
 
-``from_json(to_json(f)) == f``. Floats that JSON lacks are spelled ``{"float": "nan"}``.
+``from_json(to_json(f)) == f``. What JSON lacks is an object of one entry: ``{"float": "nan"}``,
+``{"dtype": "int32"}``, ``{"layout": "(8,4):(4,1)"}``.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from collections.abc import Callable
 from typing import Any
 
 from tilejit import dtypes, layout
@@ -15,16 +17,20 @@ from tilejit.dtypes import DType
 from tilejit.ir import nodes
 from tilejit.ir.walk import NODE_TYPES
 
-_CLASSES: dict[str, type] = {kind.__name__: kind for kind in NODE_TYPES}
+_CLASSES: dict[str, type[Any]] = {kind.__name__: kind for kind in NODE_TYPES}
 
 
 def to_json(function: nodes.Function) -> str:
+    """One line of JSON text, without spans."""
     return json.dumps(_encode(function), separators=(",", ":"))
 
 
 def from_json(text: str) -> nodes.Function:
-    """The function; ``ValueError`` for text that is not one."""
-    result = _decode(json.loads(text))
+    """The function in ``text``; ``ValueError`` for text that does not hold one."""
+    try:
+        result = _decode(json.loads(text))
+    except (TypeError, KeyError, layout.LayoutError) as error:
+        raise ValueError(f"the JSON text does not hold a function: {error}") from error
     if not isinstance(result, nodes.Function):
         raise ValueError("the JSON text does not hold a function")
     return result
@@ -41,7 +47,7 @@ def _encode(value: Any) -> Any:
         return {"dtype": value.name}
     if isinstance(value, layout.TileLayout | layout.ComposeLayout):
         return {"layout": layout.render(value)}
-    if isinstance(value, NODE_TYPES):
+    if type(value) in NODE_TYPES:
         fields = {
             f.name: _encode(getattr(value, f.name))
             for f in dataclasses.fields(value)
@@ -51,16 +57,22 @@ def _encode(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
+_SPECIAL: dict[str, Callable[[str], Any]] = {
+    "float": lambda text: math.nan if text == "nan" else float(text),
+    "dtype": dtypes.dtype,
+    "layout": layout.parse,
+}
+
+
 def _decode(value: Any) -> Any:
     if isinstance(value, list):
         return tuple(_decode(item) for item in value)
     if not isinstance(value, dict):
         return value
     if "node" not in value:
-        (kind_of, text), = value.items()
-        return {"float": float, "dtype": dtypes.dtype, "layout": layout.parse}[kind_of](text)
-    try:
-        kind = _CLASSES[value["node"]]
-    except KeyError:
-        raise ValueError(f"no IR node is called {value.get('node')!r}") from None
+        ((what, text),) = value.items()
+        return _SPECIAL[what](text)
+    kind = _CLASSES.get(value["node"])
+    if kind is None:
+        raise ValueError(f"no IR node is called {value['node']!r}")
     return kind(**{name: _decode(item) for name, item in value.items() if name != "node"})

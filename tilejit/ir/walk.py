@@ -1,38 +1,44 @@
 """Going through the IR: children of a node, all nodes below it, rebuilding with replacements.
 
-Driven by the dataclass fields, so a new node needs nothing here.
+Driven by the dataclass fields, so a new node needs nothing here. Types are not descended into.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from tilejit.ir import nodes
 
-NODE_TYPES: tuple[type, ...] = tuple(
+NODE_TYPES: tuple[type[Any], ...] = tuple(
     value
     for value in vars(nodes).values()
-    if isinstance(value, type) and dataclasses.is_dataclass(value) and value.__module__ == nodes.__name__
+    if isinstance(value, type)
+    and dataclasses.is_dataclass(value)
+    and value.__module__ == nodes.__name__
 )
-"""Every node class of the IR."""
+"""Every node class of the IR, types and launch configuration included."""
 
 _LEAVES = (
     nodes.ScalarType, nodes.PointerType, nodes.TensorType, nodes.VoidType, nodes.TupleType,
     nodes.ScopeAttrs,
 )  # fmt: skip
 
+Replace = Callable[[Any], Any]
 
-@lru_cache(maxsize=None)
-def _fields(kind: type) -> tuple[str, ...]:
-    return tuple(f.name for f in dataclasses.fields(kind) if f.init and f.name not in ("span", "type"))
+
+_FIELDS: dict[type[Any], tuple[str, ...]] = {
+    kind: tuple(
+        f.name for f in dataclasses.fields(kind) if f.init and f.name not in ("span", "type")
+    )
+    for kind in NODE_TYPES
+}
 
 
 def children(node: Any) -> Iterator[Any]:
-    """Direct sub-nodes in evaluation order: expressions, statements, the blocks' statements."""
-    for name in _fields(type(node)):
+    """Direct sub-nodes in field order: expressions, statements, the blocks' statements."""
+    for name in _FIELDS[type(node)]:
         yield from _nodes_in(getattr(node, name))
 
 
@@ -53,7 +59,24 @@ def descend(node: Any) -> Iterator[Any]:
         stack.extend(list(children(current))[::-1])
 
 
-def rebuild(node: Any, replace: Callable[[Any], Any]) -> Any:
+def statements(block: nodes.Block) -> Iterator[nodes.Stmt]:
+    """Every statement of a block, nested ones after the one that holds them."""
+    for statement in block:
+        yield statement
+        match statement:
+            case nodes.If(then=then, orelse=orelse):
+                yield from statements(then)
+                yield from statements(orelse)
+            case nodes.For(body=body) | nodes.While(body=body):
+                yield from statements(body)
+
+
+def variables(node: Any) -> set[str]:
+    """Names of the variables and buffers that ``node`` (or a block) mentions."""
+    return {n.name for n in descend(node) if isinstance(n, nodes.Var)}
+
+
+def rebuild(node: Any, replace: Replace) -> Any:
     """A copy in which every node (children first) is what ``replace`` gives for it; unchanged parts
     are shared. ``node`` may be a block."""
     if isinstance(node, tuple):
@@ -61,23 +84,25 @@ def rebuild(node: Any, replace: Callable[[Any], Any]) -> Any:
         return node if all(a is b for a, b in zip(made, node)) else made
     if not isinstance(node, NODE_TYPES) or isinstance(node, _LEAVES):
         return node
-    changes = {}
-    for name in _fields(type(node)):
+    changes: dict[str, Any] = {}
+    for name in _FIELDS[type(node)]:
         old = getattr(node, name)
         new = rebuild(old, replace)
         if new is not old:
-            changes[name] = new
-    if changes:
-        node = dataclasses.replace(node, **changes)
-    return replace(node)
+            changes[name] = tuple(map(_extent, new)) if name == "shape" else new
+    return replace(dataclasses.replace(node, **changes) if changes else node)
 
 
-def substitute(node: Any, values: dict[str, nodes.Expr]) -> Any:
-    """``node`` with the variables called ``values``' keys replaced."""
+def _extent(dimension: Any) -> Any:
+    """A dimension that became a constant is a number again."""
+    return int(dimension.value) if isinstance(dimension, nodes.Const) else dimension
+
+
+def substitute(node: Any, values: Mapping[str, nodes.Expr]) -> Any:
+    """``node`` with the variables called ``values``' keys replaced. Assigned variables and buffers
+    must not be among them, and the extents of views become numbers or variables only."""
 
     def replace(found: Any) -> Any:
-        if isinstance(found, nodes.Var):
-            return values.get(found.name, found)
-        return found
+        return values.get(found.name, found) if isinstance(found, nodes.Var) else found
 
     return rebuild(node, replace)

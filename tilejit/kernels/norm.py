@@ -44,7 +44,9 @@ def norm_rows(
     M, N = X.shape
     T.device_entry(
         launch=T.cuda.LaunchConfig(
-            grid=(M + plan.rows_per_cta - 1) // plan.rows_per_cta, block=plan.threads
+            grid=(M + plan.rows_per_cta - 1) // plan.rows_per_cta,
+            block=plan.threads,
+            min_blocks_per_sm=plan.min_blocks,
         )
     )
     t = T.cuda.thread_idx("x") % plan.threads_per_row

@@ -16,6 +16,8 @@ from functools import lru_cache
 from tilejit import T, jit
 
 MAX_THREADS = 1024
+REGISTER_WORDS = 16
+"""Registers of a thread that keep its part of the row as loaded."""
 SHARED_BYTES = 96 * 1024
 """Shared memory one CTA takes for a row, so that two CTAs share an SM with 227 KiB."""
 
@@ -72,9 +74,7 @@ class RowPlan:
         return f"b{bits}" if self.words == 1 else f"v{self.words}.b{bits}"
 
 
-def plan_rows(
-    row_elems: int, elem_bytes: int, align_bytes: int = 16, threads_per_row: int | None = None
-) -> RowPlan:
+def plan_rows(row_elems: int, elem_bytes: int, align_bytes: int = 16) -> RowPlan:
     """The plan for rows of ``row_elems`` elements whose base and row pitch are multiples of
     ``align_bytes``."""
     vector_elems = max(1, 16 // elem_bytes)
@@ -83,15 +83,12 @@ def plan_rows(
     ):
         vector_elems //= 2
     vectors = row_elems // vector_elems
-    if threads_per_row is None:
-        threads_per_row = _threads_for(vectors)
+    threads_per_row = _threads_for(vectors)
     rows_per_cta = max(1, 128 // threads_per_row)
     full, tail = divmod(vectors, threads_per_row)
     chunks = full + (tail > 0)
     vector_bytes = vector_elems * elem_bytes
-    # Registers hold what leaves two 1024-thread (or more smaller) CTAs on an SM.
-    register_words = 64 if threads_per_row <= 512 else 16
-    register_chunks = min(chunks, max(1, register_words * 4 // max(4, vector_bytes)))
+    register_chunks = min(chunks, max(1, REGISTER_WORDS * 4 // max(4, vector_bytes)))
     left = chunks - register_chunks
     shared_chunks = min(left, SHARED_BYTES // (vector_bytes * threads_per_row * rows_per_cta))
     return RowPlan(
@@ -101,9 +98,10 @@ def plan_rows(
 
 
 def _threads_for(vectors: int) -> int:
-    """About four vectors per thread, a power of two from 8 to 1024."""
+    """The smallest power of two from 8 to 1024 that leaves at most eight vectors to a thread, and
+    two where rows are short."""
     threads = 8
-    while threads < MAX_THREADS and threads * 4 < vectors:
+    while threads < MAX_THREADS and threads * (2 if threads < 256 else 8) < vectors:
         threads *= 2
     return threads
 
@@ -216,10 +214,14 @@ def put(x, c, spare, row, t, valid, plan: T.constexpr):
 # --- the host side
 
 
-def plan_for(*tensors) -> RowPlan | None:
+def plan_for(source, target, *parameters) -> RowPlan | None:
     """The plan that suits all the (M, N) tensors: the weakest alignment decides the vector width.
-    None when there is nothing to do (an empty tensor)."""
-    first = tensors[0]
+    None when there is nothing to do (an empty tensor). ``ValueError`` when ``target`` shares memory
+    with ``source``: rows are read through the read-only path."""
+    tensors = (source, target, *parameters)
+    first = source
+    if source.device.type != "meta" and _overlap(source, target):
+        raise ValueError("the result may not share memory with the input")
     rows, row_elems = first.shape
     if rows == 0 or row_elems == 0:
         return None
@@ -231,6 +233,18 @@ def plan_for(*tensors) -> RowPlan | None:
             while value % align_bytes:
                 align_bytes //= 2
     return _plan_cached(row_elems, elem_bytes, align_bytes)
+
+
+def _overlap(a, b) -> bool:
+    """Whether the address ranges of two strided tensors meet."""
+    if a.numel() == 0 or b.numel() == 0:
+        return False
+
+    def end(t) -> int:
+        last = sum((n - 1) * s for n, s in zip(t.shape, t.stride()))
+        return t.data_ptr() + (last + 1) * t.element_size()
+
+    return a.data_ptr() < end(b) and b.data_ptr() < end(a)
 
 
 _plan_cached = lru_cache(maxsize=None)(plan_rows)

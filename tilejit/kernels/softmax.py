@@ -113,8 +113,7 @@ def softmax_rows(
 def softmax(x, out=None):
     """Softmax over the last axis of a 2-D float32, float16 or bfloat16 tensor (M, N), N ≤ 262144.
 
-    ``x`` needs a unit stride in a row; ``out`` may be ``x`` itself only where rows fit one read
-    (it is read before it is written). Returns ``out``.
+    ``x`` needs a unit stride in a row; ``out`` may not share memory with it. Returns ``out``.
     """
     import torch
 

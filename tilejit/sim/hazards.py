@@ -537,9 +537,8 @@ class Shadow:
 
 def _granules_at(selection: Selection, positions: Ints) -> Ints:
     if isinstance(selection, slice):
-        return positions + selection.start
-    chosen: Ints = selection[positions]
-    return chosen
+        return np.asarray(positions + selection.start)
+    return np.asarray(selection[positions])
 
 
 def _report(

@@ -118,21 +118,22 @@ class SimMachine:
         for writer, value in zip(found.writers, bits):
             if writer is not None:
                 writer(c, value)
-        if self._call.issue.pred is not None and not self._call.issue.preserve_dst:
-            self._forget(found)
 
-    def _forget(self, found: PreparedRegisters) -> None:
-        """Without preserve_dst a register is undefined where the predicate is false."""
-        c = self._call.cohort
+    def forget_skipped(self) -> None:
+        """Without preserve_dst the destinations are undefined where the predicate is false."""
+        c, issue = self._call.cohort, self._call.issue
         if c.mask is self._call.unpredicated:
             return
         skipped = ~c.mask_array()
         if self._call.unpredicated is not None:
             skipped = self._call.unpredicated & skipped
-        for register in found.registers:
-            if register is not None:
-                name, unit, nbytes = register
-                c.files[name].forget(unit, nbytes, skipped)
+        for spec, operand in zip(issue.form.operands, issue.operands):
+            found = self._prepared(operand)
+            if spec.direction == "w" and isinstance(found, PreparedRegisters):
+                for register in found.registers:
+                    if register is not None:
+                        name, unit, nbytes = register
+                        c.files[name].forget(unit, nbytes, skipped)
 
     def load(self, operand: NativeOperand, nbytes: int) -> Bytes:
         found = self._memory(operand)
@@ -240,13 +241,13 @@ class Steps:
         def run_predicated(c: Cohort) -> None:
             outer = c.mask
             yes, _, some, _ = c.narrow(pred(c))
-            if not some:
-                yes = np.zeros((c.warps, LANES), np.bool_)
-            c.mask = yes
-            try:
-                execute(issue, SimMachine(Call(c, issue, operands, outer, span)))
-            finally:
-                c.mask = outer
+            c.mask = yes if some else np.zeros((c.warps, LANES), np.bool_)
+            machine = SimMachine(Call(c, issue, operands, outer, span))
+            if some:
+                execute(issue, machine)
+            if not issue.preserve_dst:
+                machine.forget_skipped()
+            c.mask = outer
 
         return run_predicated
 

@@ -35,6 +35,11 @@ STOP = -1
 TURNS_PER_YIELD = 64
 """Turns of a ``while`` after which other cohorts run: a loop may poll what they write."""
 
+FULL_MASK = 0xFFFFFFFF
+NO_EFFECT = frozenset({"fence", "membar", "nanosleep", "setmaxnreg", "griddepcontrol"})
+"""Mnemonics that change no value here: a fence orders nothing by itself (without modelled atomics
+there is nothing to pair it with), and launches follow one another completely."""
+
 WAITING_CALLS = ("cuda.cta_sync", "cuda.cluster_sync", "cuda.named_barrier_sync")
 
 
@@ -45,13 +50,11 @@ class Label:
 
 @dataclass(slots=True)
 class Program:
-    """``spans[pc]``: where the operation comes from. ``slots``: number of variables.
-    ``waits``: can a warp wait for others?"""
+    """``slots``: number of variables. ``named``: does it use named barriers?"""
 
     code: list[Operation]
-    spans: list[Span | None]
     slots: int
-    waits: bool
+    named: bool
 
 
 def compile_program(checked: Checked, expressions: Expressions, families: FamilyIndex) -> Program:
@@ -60,10 +63,8 @@ def compile_program(checked: Checked, expressions: Expressions, families: Family
     end = Label()
     compiler.block(checked.function.body, end, None)
     compiler.mark(end)
-    compiler.emit(_end, checked.function.span)
-    return Program(
-        compiler.code, compiler.spans, len(expressions.slots), compiler.waits(checked.function.body)
-    )
+    compiler.emit(_end)
+    return Program(compiler.code, len(expressions.slots), compiler.named)
 
 
 def _end(c: Cohort) -> int:
@@ -85,7 +86,7 @@ class _Compiler:
     expressions: Expressions
     families: FamilyIndex
     code: list[Operation] = field(default_factory=list)
-    spans: list[Span | None] = field(default_factory=list)
+    named: bool = False
     depth: int = 0
     waiting: dict[int, bool] = field(default_factory=dict)
     tile_steps: Steps = field(init=False)
@@ -93,15 +94,13 @@ class _Compiler:
     def __post_init__(self) -> None:
         self.tile_steps = Steps(self.expressions, self.families)
 
-    def emit(self, operation: Operation, span: Span | None) -> int:
+    def emit(self, operation: Operation) -> None:
         self.code.append(operation)
-        self.spans.append(span)
-        return len(self.code) - 1
 
     def mark(self, label: Label) -> None:
         label.pc = len(self.code)
 
-    def effect(self, action: Action, span: Span | None) -> None:
+    def effect(self, action: Action) -> None:
         """An operation that always goes on to the next."""
         after = len(self.code) + 1
 
@@ -109,7 +108,7 @@ class _Compiler:
             action(c)
             return after
 
-        self.emit(run, span)
+        self.emit(run)
 
     # --- what can wait
 
@@ -136,7 +135,7 @@ class _Compiler:
             return True
         if s.call.op in ("tile.apply", "ptx"):
             steps = self.checked.steps(s.call)
-            return any(isinstance(step, Issue) and raw_wait(step) is not None for step in steps)
+            return any(isinstance(step, Issue) and is_wait(step) for step in steps)
         return False
 
     # --- statements
@@ -147,6 +146,14 @@ class _Compiler:
             self.statement(statement, skip, loop)
 
     def statement(self, s: nodes.Stmt, skip: Label, loop: _Loop | None) -> None:
+        """What is not modelled is an error only where a lane reaches it."""
+        try:
+            self._statement(s, skip, loop)
+        except Unsimulated as error:
+            gap = error
+            self.effect(lambda c: _reach(c, gap))
+
+    def _statement(self, s: nodes.Stmt, skip: Label, loop: _Loop | None) -> None:
         if isinstance(s, nodes.Declare):
             self._declare(s)
         elif isinstance(s, nodes.Assign):
@@ -169,20 +176,20 @@ class _Compiler:
     def _declare(self, s: nodes.Declare) -> None:
         slot = self.expressions.slot(s.var)
         if s.value is None:
-            self.effect(lambda c: c.declare(slot, None), s.span)
+            self.effect(lambda c: c.declare(slot, None))
             return
         value = self.expressions.compile(s.value)
-        self.effect(lambda c: c.declare(slot, value(c)), s.span)
+        self.effect(lambda c: c.declare(slot, value(c)))
 
     def _assign(self, s: nodes.Assign) -> None:
         slot, value = self.expressions.slot(s.var), self.expressions.compile(s.value)
-        self.effect(lambda c: c.assign(slot, value(c)), s.span)
+        self.effect(lambda c: c.assign(slot, value(c)))
 
     def _store(self, s: nodes.Store) -> None:
         value = self.expressions.compile(s.value)
         store = self.expressions.store(s.view, s.indices, s.span)
         dtype = s.view.dtype
-        self.effect(lambda c: store(c, scalar.to_bits(value(c), dtype)), s.span)
+        self.effect(lambda c: store(c, scalar.to_bits(value(c), dtype)))
 
     def _alloc(self, s: nodes.AllocTensor) -> None:
         name = s.buffer.name
@@ -192,9 +199,11 @@ class _Compiler:
         unit, units = storage.unit_bytes[name], storage.units(name)
 
         def allocate(c: Cohort) -> None:
-            c.files[name] = RegisterFile(unit, units, c.warps)
+            # Registers live as long as the thread: a loop that allocates again finds its own.
+            if name not in c.files:
+                c.files[name] = RegisterFile(unit, units, c.warps)
 
-        self.effect(allocate, s.span)
+        self.effect(allocate)
 
     # --- branches
 
@@ -217,7 +226,7 @@ class _Compiler:
                 return _split_branch(c, yes, no, enter)
             return enter(c, yes, no, some_yes, some_no)
 
-        self.emit(branch, s.span)
+        self.emit(branch)
         self.depth += 1
         self.block(s.then, orelse, loop)
         self.mark(orelse)
@@ -230,7 +239,7 @@ class _Compiler:
                 return orelse.pc + 1
             return end.pc
 
-        self.emit(turn, s.span)
+        self.emit(turn)
         self.block(s.orelse, end, loop)
         self.depth -= 1
         self.mark(end)
@@ -242,7 +251,7 @@ class _Compiler:
                 return skip.pc
             return end.pc + 1
 
-        self.emit(leave, s.span)
+        self.emit(leave)
 
     # --- loops
 
@@ -259,7 +268,7 @@ class _Compiler:
             c.frames.append(LoopFrame(c.mask, c.mask, counter, last))
             return test.pc
 
-        self.emit(begin, s.span)
+        self.emit(begin)
         self.mark(test)
 
         def turn(c: Cohort) -> int:
@@ -278,7 +287,7 @@ class _Compiler:
             c.declare(slot, frame.counter.astype(kind))
             return test.pc + 1
 
-        self.emit(turn, s.span)
+        self.emit(turn)
         self.depth += 1
         self.block(s.body, following, _Loop(self.depth - 1))
         self.depth -= 1
@@ -291,7 +300,7 @@ class _Compiler:
             _count_turn(c, s.span)
             return test.pc
 
-        self.emit(advance, s.span)
+        self.emit(advance)
         self.mark(leave)
         self._leave_loop(s, skip, leave)
 
@@ -302,7 +311,7 @@ class _Compiler:
             c.frames.append(LoopFrame(c.mask, c.mask))
             return top.pc
 
-        self.emit(begin, s.span)
+        self.emit(begin)
         self.mark(top)
 
         def turn(c: Cohort) -> int:
@@ -317,7 +326,7 @@ class _Compiler:
                     return _split_rows(c, [(~staying, leave.pc), (staying, top.pc)])
             return top.pc + 1
 
-        self.emit(turn, s.span)
+        self.emit(turn)
         self.depth += 1
         self.block(s.body, following, _Loop(self.depth - 1))
         self.depth -= 1
@@ -330,7 +339,7 @@ class _Compiler:
             c.pc = top.pc
             return STOP
 
-        self.emit(again, s.span)
+        self.emit(again)
         self.mark(leave)
         self._leave_loop(s, skip, leave)
 
@@ -343,7 +352,7 @@ class _Compiler:
                 return skip.pc
             return leave.pc + 1
 
-        self.emit(run, s.span)
+        self.emit(run)
 
     def _leave(
         self, s: nodes.Break | nodes.Continue | nodes.Return, skip: Label, loop: _Loop | None
@@ -355,7 +364,7 @@ class _Compiler:
                 c.leave(0)
                 return skip.pc
 
-            self.emit(end_lanes, s.span)
+            self.emit(end_lanes)
             return
         assert loop is not None, "break outside a loop"
         depth, breaks = loop.depth, isinstance(s, nodes.Break)
@@ -369,7 +378,7 @@ class _Compiler:
             c.leave(depth + 1)
             return skip.pc
 
-        self.emit(leave, s.span)
+        self.emit(leave)
 
     # --- calls
 
@@ -387,24 +396,23 @@ class _Compiler:
             number, threads = (_static_int(arg) for arg in call.args)
             self._wait(Wait("named", span, number, threads), span)
         elif op == "cuda.warp_sync":
-            self.effect(lambda c: _warp_barrier(c, op, span), span)
+            self.effect(lambda c: _warp_barrier(c, op, span))
         elif op in ("cuda.fence_cta", "cuda.fence_gpu"):
-            # A fence orders nothing by itself; without modelled atomics there is nothing to pair.
-            return
+            return  # See NO_EFFECT.
         elif op == "print":
             self._print(call, span)
         elif op in ("device_assert", "assume"):
             self._assertion(call, span)
         else:
             value = self.expressions.compile(call)
-            self.effect(lambda c: _discard(value(c)), span)
+            self.effect(lambda c: _discard(value(c)))
 
     def _tile_call(self, call: nodes.Call, span: Span | None) -> None:
         actions: list[Action] = []
 
         def flush() -> None:
             if actions:
-                self.effect(run_all(actions.copy()), span)
+                self.effect(run_all(actions.copy()))
                 actions.clear()
 
         for step in self.checked.steps(call):
@@ -413,14 +421,17 @@ class _Compiler:
                 flush()
                 self._wait(replace(wait, span=span), span)
             elif isinstance(step, Issue) and step.form.spelling == "bar.warp.sync":
+                if _immediate(step.operands[0], step) & FULL_MASK != FULL_MASK:
+                    raise unsimulated("`bar.warp.sync` of part of a warp", span)
                 actions.append(lambda c: _warp_barrier(c, "bar.warp.sync", span))
-            elif isinstance(step, Issue) and step.form.mnemonic in ("fence", "membar"):
+            elif isinstance(step, Issue) and step.form.mnemonic in NO_EFFECT:
                 continue
             else:
                 actions.append(self.tile_steps.compile(step, span))
         flush()
 
     def _wait(self, wait: Wait, span: Span | None) -> None:
+        self.named |= wait.kind == "named"
         after = len(self.code) + 1
 
         def run(c: Cohort) -> int:
@@ -435,14 +446,14 @@ class _Compiler:
             c.pc = after
             return STOP
 
-        self.emit(run, span)
+        self.emit(run)
 
     def _print(self, call: nodes.Call, span: Span | None) -> None:
         text = call.args[0]
         assert isinstance(text, nodes.Text)
         template = text.value
         values = [self.expressions.compile(arg) for arg in call.args[1:]]
-        self.effect(lambda c: _print(c, template, values), span)
+        self.effect(lambda c: _print(c, template, values))
 
     def _assertion(self, call: nodes.Call, span: Span | None) -> None:
         condition = self.expressions.compile(call.args[0])
@@ -460,7 +471,7 @@ class _Compiler:
                 if lanes.any():
                     c.batch.lane_fault(c, code, message, span, lanes)
 
-        self.effect(run, span)
+        self.effect(run)
 
 
 # --- run-time parts
@@ -534,6 +545,11 @@ def _print(c: Cohort, template: str, values: Sequence[Evaluate]) -> None:
         c.batch.output.write(template.format(*items) + "\n")
 
 
+def _reach(c: Cohort, gap: Unsimulated) -> None:
+    if c.any_active():
+        raise gap
+
+
 def _discard(value: Array) -> None:
     """The value of a call made for its effect."""
 
@@ -549,10 +565,15 @@ def _static_int(arg: nodes.Expr) -> int:
     raise unsimulated("a barrier whose number or count is a run-time value", arg.span)
 
 
+def is_wait(issue: Issue) -> bool:
+    """Is it a raw barrier instruction that makes warps wait for each other?"""
+    return issue.form.mnemonic in ("bar", "barrier") and issue.form.spelling != "bar.warp.sync"
+
+
 def raw_wait(issue: Issue) -> Wait | None:
     """The wait of a raw barrier instruction; None for everything else."""
     form = issue.form
-    if form.mnemonic not in ("bar", "barrier") or form.spelling == "bar.warp.sync":
+    if not is_wait(issue):
         return None
     if form.modifiers[0] == "cluster":
         if form.modifiers[1] == "arrive":

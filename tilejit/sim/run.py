@@ -191,7 +191,9 @@ class _Simulation:
         geometry = self.geometry
         local = sum(self.storage.local_bytes.values()) * geometry.slots
         shared = sum(b.nbytes for b in self.accesses.shared.values()) * SHADOW_FACTOR
-        by_memory = MAX_BATCH_BYTES // max(1, local + shared)
+        # Named barriers keep what each thread of a cluster knows of each other one.
+        matrix = 4 * geometry.slots**2 * geometry.cluster_size if self.program.named else 0
+        by_memory = MAX_BATCH_BYTES // max(1, local + shared + matrix)
         by_warps = self.options.batch_warps // geometry.warps
         clusters = max(1, min(by_memory, by_warps) // geometry.cluster_size)
         return clusters * geometry.cluster_size
