@@ -39,7 +39,7 @@ def prebuilt() -> Any:
     compiled = nop.compile(*_arguments(torch)[0:6])
     error, library = driver.cuLibraryLoadData(compiled.cubin, [], [], 0, [], [], 0)
     assert error == driver.CUresult.CUDA_SUCCESS, error
-    error, kernel = driver.cuLibraryGetKernel(library, compiled.entry.encode())
+    error, kernel = driver.cuLibraryGetKernel(library, compiled.artifact.entry.encode())
     assert error == driver.CUresult.CUDA_SUCCESS, error
     error, function = driver.cuKernelGetFunction(kernel)
     assert error == driver.CUresult.CUDA_SUCCESS, error

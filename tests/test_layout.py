@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -23,7 +25,7 @@ from tilejit.layout import (
 )
 
 AXES = st.sampled_from((MEMORY_AXIS, *THREAD_AXES, "TLane", "TCol"))
-ITERS = st.builds(Iter, st.integers(1, 6), st.integers(0, 40), AXES)
+ITERS = st.builds(Iter, st.integers(1, 6), st.integers(-3, 40), AXES)
 TILES = st.builds(
     TileLayout,
     st.lists(ITERS, min_size=1, max_size=4).map(tuple),
@@ -48,6 +50,13 @@ def test_notation_reads_back(layout) -> None:
         ("(2,32,4):(1@warpid,1@laneid,1)", "(2,32,4):(1@warpid,1@laneid,1)"),
         ("(8,4)", "(8,4):(4,1)"),
         ("S[(8,4):(4,1)]", "(8,4):(4,1)"),
+        ("S[8,4]", "(8,4):(4,1)"),
+        ("S[(4,2):(1@laneid,1)] + R[2:64@TLane] + 4 - 4", "(4,2):(1@laneid,1) + R[2:64@TLane]"),
+        ("8", "(8):(1)"),
+        ("((4+4)*2, -(-3)):(3, 1)", "(16,3):(3,1)"),
+        ("(2):(-1@laneid) + 1@laneid", "(2):(-1@laneid) + 1@laneid"),
+        ("():()", "():()"),
+        ("swizzle(1,2,3,outer) o (64)", "swizzle(1,2,3,outer) o (64):(1)"),
         ("(128//4,2*2):(1, 32) - 4", "(32,4):(1,32) - 4"),
         ("(32,4):(1@TLane,1@TCol) + R[2:64@TLane] + 3@laneid", "(32,4):(1@TLane,1@TCol) + R[2:64@TLane] + 3@laneid"),
         ("swizzle(3,3,3) o (8,64):(64,1)", "swizzle(3,3,3) o (8,64):(64,1)"),
@@ -69,6 +78,10 @@ def test_notation(text: str, printed: str) -> None:
         ("swizzle(3,4,3) o (8)", "atom_len >= swizzle_len"),
         ("", "expected an integer"),
         ("(2) $", "unexpected '$'"),
+        ("(2@laneid):(1)", "belongs to a stride"),
+        ("(2):(1) + 3@lane", "unknown axis 'lane'"),
+        ("swizzle(1,2) o (8)", "takes (per_element"),
+        ("(WARPS):(1)", "expected an integer, found 'WARPS'"),
     ],
 )
 def test_bad_notation_says_where(text: str, message: str) -> None:
@@ -89,6 +102,41 @@ def test_positions_follow_the_formula(layout: TileLayout) -> None:
             assert values[flat] == expected
 
 
+def test_error_points_at_the_column() -> None:
+    with pytest.raises(LayoutError) as caught:
+        parse("(2,3):(1@laneid,1@line)")
+    _, text, caret = str(caught.value).split("\n")
+    assert text[caret.index("^") :].startswith("line")
+
+
+def test_positions_are_cached_and_read_only() -> None:
+    layout = parse("swizzle(3,3,3) o (8,64):(64,1)")
+    first = layout.positions((8, 64))
+    assert parse("swizzle(3,3,3) o (8,64):(64,1)").positions((8, 64)) is first
+    with pytest.raises(ValueError):
+        first[MEMORY_AXIS][0, 0] = 1
+
+
+def test_offsets_are_normalised() -> None:
+    made = TileLayout((Iter(2, 1),), (), (("warpid", 1), ("laneid", 0), ("TCol", 2)))
+    assert made.offset == (("TCol", 2), ("warpid", 1))
+    with pytest.raises(LayoutError, match="unknown axis 'x'"):
+        TileLayout((Iter(2, 1),), (), (("x", 1),))
+
+
+def test_axes_and_sizes() -> None:
+    layout = parse("(2,32,4):(1@warpid,1@laneid,1) + R[2:4@wgid] + 1@cbx")
+    assert layout.size == 256
+    assert layout.axes == {"warpid", "laneid", "m", "wgid", "cbx"}
+    assert layout.span("laneid") == 32 and layout.span("wgid") == 5 and layout.span("cbx") == 2
+
+
+def test_a_scalar_has_one_position() -> None:
+    assert row_major(()).positions(())[MEMORY_AXIS] == 0
+    with pytest.raises(LayoutError, match="differ in rank"):
+        strided((2, 3), (1,))
+
+
 def test_positions_refuse_another_size() -> None:
     with pytest.raises(LayoutError, match=r"8 elements.*shape \(9,\) has 9"):
         row_major((8,)).positions((9,))
@@ -104,6 +152,8 @@ def test_positions_refuse_another_size() -> None:
         ("(4):(1) + 3", 7),
         ("(4):(1) + R[2:16]", 20),
         ("swizzle(0,1,1) o (3):(1)", 4),
+        ("swizzle(0,1,1) o (3):(1) + R[2:8]", 12),
+        ("swizzle(3,3,3) o (8,64):(64,1) + 64", 576),
     ],
 )
 def test_span_counts_gaps_replicas_and_swizzles(text: str, span: int) -> None:
@@ -134,17 +184,44 @@ def test_collision_names_both_coordinates() -> None:
     assert dict(found.position)["m"] == 4
 
 
-@given(TILES)
+def copies(layout: TileLayout, flat: int) -> set[tuple[tuple[str, int], ...]]:
+    """Every stored position of one element, by the definition."""
+    axes = sorted(layout.axes | {MEMORY_AXIS})
+    component = np.unravel_index(flat, tuple(i.extent for i in layout.shard))
+    found = set()
+    for steps in itertools.product(*(range(i.extent) for i in layout.replica)):
+        place = dict.fromkeys(axes, 0) | dict(layout.offset)
+        for c, i in [*zip(component, layout.shard), *zip(steps, layout.replica)]:
+            place[i.axis] += int(c) * i.stride
+        found.add(tuple(sorted(place.items())))
+    return found
+
+
+@given(TILES.filter(lambda t: t.size <= 64))
 def test_collision_is_exact(layout: TileLayout) -> None:
     shape = tuple(i.extent for i in layout.shard)
-    positions = layout.positions(shape)
-    rows = np.stack([positions[a].reshape(-1) for a in sorted(positions)], 1)
-    injective = len({tuple(r) for r in rows.tolist()}) == len(rows)
+    places = [copies(layout, flat) for flat in range(layout.size)]
+    clashes = [
+        (a, b) for b in range(layout.size) for a in range(b) if places[a] & places[b]
+    ]  # fmt: skip
     found = find_collision(layout, shape)
-    assert (found is None) == injective
+    assert (found is None) == (not clashes)
     if found is not None:
-        assert found.first < found.second
-        assert all(p[found.first] == p[found.second] for p in positions.values())
+        first, second = (int(np.ravel_multi_index(c, shape)) for c in (found.first, found.second))
+        assert second == clashes[0][1]
+        assert found.position in places[first] & places[second]
+
+
+def test_collision_through_replicas() -> None:
+    assert find_collision(parse("(4):(1) + R[2:4]"), (4,)) is None
+    found = find_collision(parse("(4):(1) + R[2:3]"), (4,))
+    assert found is not None and (found.first, found.second) == ((0,), (3,))
+    assert find_collision(parse("(4):(1) + R[2:0]"), (4,)) is None
+
+
+def test_collision_in_a_large_layout_is_quick() -> None:
+    layout = parse("swizzle(3,3,3) o (128,4,64):(64,8192,1)")
+    assert find_collision(layout, (128, 256)) is None
 
 
 def test_distributed_layout_is_injective_by_owner() -> None:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.ir.arithmetic import evaluate
 from tilejit import dtypes, layout
 from tilejit.ir import build, nodes, views
 from tilejit.layout import LayoutError
@@ -172,3 +173,285 @@ def test_element_offset_applies_the_swizzle() -> None:
         index = (build.const(i, dtypes.int32), build.const(j, dtypes.int32))
         expected = int(x.type.layout.positions((8, 64))["m"][i, j])
         assert build.as_int(views.element_offset(view, index)) == expected
+
+
+# --- dimensions of several iters
+
+
+def evaluated(view: nodes.View, **values: int) -> np.ndarray:
+    """``addresses`` with the unknowns of the offset given."""
+    offset = evaluate(view.offset_elems, values)
+    where = view.layout
+    assert where is not None
+    tile = where.tile if isinstance(where, layout.ComposeLayout) else where
+    inside = tile.positions(view.shape)["m"] + offset
+    for axis, stride in view.dynamic_strides:
+        steps = np.arange(view.shape[axis]) * evaluate(stride, values)
+        inside = inside + steps.reshape((-1,) + (1,) * (len(view.shape) - axis - 1))
+    return where.swizzle(inside) if isinstance(where, layout.ComposeLayout) else inside
+
+
+ATOMS = "swizzle(3,3,3) o (16,4,64):(64,1024,1)"
+"""128-byte swizzle atoms of 64 halves, four of them along the last dimension."""
+
+
+@pytest.mark.parametrize("width", [16, 32, 64, 128])
+def test_symbolic_steps_through_swizzle_atoms(width) -> None:
+    whole = views.whole(buffer((16, 256), dtypes.float16, ATOMS, "shared"))
+    k = nodes.Var("k", nodes.INT32)
+    start = build.mul(k, build.const(width, dtypes.int32))
+    stop = build.add(start, build.const(width, dtypes.int32))
+    view = views.sub(whole, ((None, None, None), (start, stop, None)))
+    assert view.shape == (16, width)
+    for step in range(256 // width):
+        expected = addresses(whole)[:, step * width : (step + 1) * width]
+        assert (evaluated(view, k=step) == expected).all()
+
+
+def test_unaligned_symbolic_slices_are_refused() -> None:
+    whole = views.whole(buffer((16, 256), dtypes.float16, ATOMS, "shared"))
+    k = nodes.Var("k", nodes.INT32)
+    eight = build.mul(k, build.const(8, dtypes.int32))
+    stop = build.add(eight, build.const(16, dtypes.int32))
+    with pytest.raises(LayoutError, match="a slice of 16 from a run-time start by 1 cuts axis 1"):
+        views.sub(whole, ((None, None, None), (eight, stop, None)))
+
+
+@given(st.integers(0, 23), st.integers(1, 24), st.integers(1, 4))
+def test_static_slices_of_two_iters_are_right_or_refused(start, length, step) -> None:
+    table = np.arange(120).reshape(SHAPE).transpose(1, 0, 2).reshape(24, 5)
+    view = views.reshape(views.permute(views.whole(buffer(SHAPE)), (1, 0, 2)), (24, 5))
+    stop = min(start + length, 24)
+    try:
+        found = views.sub(view, ((start, stop, step), (None, None, None)))
+    except LayoutError as error:
+        assert "unevenly" in str(error)
+        # Whole blocks of six, or a part of one, are never refused.
+        last = start + (len(range(start, stop, step)) - 1) * step
+        assert start // 6 != last // 6 and (start % 6 or stop % 6 or step > 1)
+        return
+    assert (addresses(found) == table[start:stop:step]).all()
+
+
+@given(st.data())
+def test_indices_of_several_iters(data) -> None:
+    table = np.arange(120).reshape(SHAPE).transpose(1, 0, 2).reshape(24, 5)
+    view = views.reshape(views.permute(views.whole(buffer(SHAPE)), (1, 0, 2)), (24, 5))
+    i, j = nodes.Var("i", nodes.INT32), nodes.Var("j", nodes.INT32)
+    at = {"i": data.draw(st.integers(0, 23)), "j": data.draw(st.integers(0, 4))}
+    assert evaluate(views.element_offset(view, (i, j)), at) == table[at["i"], at["j"]]
+    row = views.sub(view, (i, (None, None, None)))
+    assert (evaluated(row, **at) == table[at["i"]]).all()
+
+
+def test_reshape_joins_neighbours_before_splitting() -> None:
+    view = views.reshape(views.whole(buffer((6, 4))), (8, 3))
+    found = views.sub(view, ((2, 7, None), 1))
+    assert (addresses(found) == np.arange(24).reshape(8, 3)[2:7, 1]).all()
+
+
+def test_a_shape_across_iters_is_refused_with_both_numbers() -> None:
+    view = views.reshape(views.whole(buffer((6, 4), text="(6,4):(8,1)")), (8, 3))
+    with pytest.raises(LayoutError, match="extent 4 meets a dimension with 3 left"):
+        views.sub(view, (0, 0))
+
+
+# --- bounds
+
+
+@pytest.mark.parametrize(
+    "item, message",
+    [
+        (8, "index 8 is outside axis 0 of X of extent 8"),
+        (-1, "index -1 is outside"),
+        ((-3, None, None), r"slice \[-3:8\] leaves"),
+        ((4, 9, None), r"slice \[4:9\] leaves"),
+        ((4, 4, None), "takes 0 elements"),
+        ((0, 8, 0), "step is at least 1, got 0"),
+    ],
+)
+def test_static_bounds(item, message) -> None:
+    with pytest.raises(LayoutError, match=message):
+        views.sub(views.whole(buffer((8,))), (item,))
+    views.sub(views.whole(buffer((8,))), (7,))
+    views.sub(views.whole(buffer((8,))), ((7, 8, None),))
+
+
+def test_ranks_are_checked() -> None:
+    view = views.whole(buffer((4, 6)))
+    with pytest.raises(LayoutError, match="1 items for 2 axes"):
+        views.sub(view, (0,))
+    with pytest.raises(LayoutError, match="3 items for 2 axes"):
+        views.region(view, (0, 0, 0))
+    with pytest.raises(LayoutError, match="not an order of 2"):
+        views.permute(view, (0, 0))
+
+
+def test_regions_have_no_steps() -> None:
+    with pytest.raises(LayoutError, match="without steps"):
+        views.region(views.whole(buffer((8,))), ((0, 8, 2),))
+
+
+# --- run-time sizes and strides
+
+M = nodes.Var("M", nodes.INT32)
+STRIDE = nodes.Var("X_stride0", nodes.INT64)
+
+
+def dynamic(dtype=dtypes.float16, stride: int | None = None) -> nodes.View:
+    """(M, 64), rows ``stride`` apart, or a run-time number of elements."""
+    where = layout.TileLayout((layout.Iter(1, stride or 0), layout.Iter(64, 1)))
+    x = nodes.Var("X", nodes.TensorType((M, 64), dtype, where, "global", 16))
+    return views.whole(x, () if stride else ((0, STRIDE),))
+
+
+def test_a_row_of_a_dynamic_tensor() -> None:
+    row = nodes.Var("i", nodes.INT32)
+    for view in (dynamic(stride=64), dynamic()):
+        found = views.sub(view, (row, (None, None, None)))
+        assert found.shape == (64,) and found.dynamic_strides == ()
+        assert evaluate(found.offset_elems, {"i": 3, "X_stride0": 64}) == 192
+
+
+def test_slices_of_a_dynamic_dimension() -> None:
+    view = dynamic()
+    assert views.sub(view, ((None, None, None), (0, 32, None))).shape == (M, 32)
+    assert views.sub(view, ((0, M, None), (None, None, None))).shape == (M, 64)
+    i = nodes.Var("i", nodes.INT32)
+    four = build.add(i, build.const(4, dtypes.int32))
+    found = views.sub(view, ((i, four, None), (0, 64, 2)))
+    assert found.shape == (4, 32) and found.layout.size == 128
+    expected = (np.arange(4)[:, None] + 3) * 100 + np.arange(0, 64, 2)
+    assert (evaluated(found, i=3, X_stride0=100) == expected).all()
+    again = views.sub(found, ((1, 3, None), (0, 2, None)))
+    assert (evaluated(again, i=3, X_stride0=100) == expected[1:3, :2]).all()
+    with pytest.raises(LayoutError, match="run-time axis M needs a compile-time length"):
+        views.sub(view, ((2, None, None), (None, None, None)))
+
+
+def test_reshape_keeps_leading_run_time_dimensions() -> None:
+    view = views.reshape(dynamic(), (M, 8, -1))
+    assert view.shape == (M, 8, 8)
+    found = views.sub(view, (2, 3, (None, None, None)))
+    assert (evaluated(found, X_stride0=100) == 224 + np.arange(8)).all()
+    with pytest.raises(LayoutError, match="the first 1"):
+        views.reshape(dynamic(), (8, M, 8))
+    with pytest.raises(LayoutError, match="64 elements"):
+        views.reshape(dynamic(), (M, 65))
+
+
+def test_narrowing_a_dynamic_tensor_stays_in_step() -> None:
+    view = views.with_dtype(dynamic(dtypes.uint32, 64), dtypes.float16)
+    assert view.shape == (M, 128)
+    assert view.layout == layout.parse("(1,128):(128,1)")
+    found = views.sub(view, (nodes.Var("i", nodes.INT32), 5))
+    assert evaluate(found.offset_elems, {"i": 2}) == 261
+
+
+# --- reinterpretation
+
+
+def test_widening_needs_provably_whole_offsets() -> None:
+    i = nodes.Var("i", nodes.INT32)
+    two = build.const(2, dtypes.int32)
+    view = views.whole(buffer((64,), dtypes.float16))
+    aligned = build.mul(i, two)
+    even = views.sub(view, ((aligned, build.add(aligned, two), None),))
+    words = views.with_dtype(even, dtypes.uint32)
+    assert words.shape == (1,) and evaluate(words.offset_elems, {"i": 5}) == 5
+    odd = views.sub(view, ((i, build.add(i, two), None),))
+    with pytest.raises(LayoutError, match="the offset of X is not known to be whole uint32"):
+        views.with_dtype(odd, dtypes.uint32)
+    with pytest.raises(LayoutError, match="the offset of X, 3, is not known"):
+        views.with_dtype(views.sub(view, ((3, 5, None),)), dtypes.uint32)
+    with pytest.raises(LayoutError, match="run-time stride of dimension 0"):
+        views.with_dtype(dynamic(), dtypes.uint32)
+    assert views.with_dtype(dynamic(stride=62), dtypes.uint32).shape == (M, 32)
+    with pytest.raises(LayoutError, match="stride 63"):
+        views.with_dtype(dynamic(stride=63), dtypes.uint32)
+
+
+@pytest.mark.parametrize("narrow, wide, ratio", [
+    (dtypes.float4_e2m1fn, dtypes.uint8, 2), (dtypes.float8_e4m3fn, dtypes.uint32, 4),
+    (dtypes.uint8, dtypes.uint64, 8), (dtypes.float4_e2m1fn, dtypes.uint32, 8),
+])  # fmt: skip
+def test_widening_and_narrowing_are_inverse(narrow, wide, ratio) -> None:
+    view = views.whole(buffer((4, 3, 16), narrow, "(4,3,16):(64,16,1)"))
+    words = views.with_dtype(view, wide)
+    assert words.shape == (4, 3, 16 // ratio)
+    assert (addresses(words) * ratio == addresses(view)[..., ::ratio]).all()
+    back = views.with_dtype(words, narrow)
+    assert back.shape == view.shape and (addresses(back) == addresses(view)).all()
+
+
+def test_widths_must_divide() -> None:
+    with pytest.raises(LayoutError, match="6 bits"):
+        views.with_dtype(views.whole(buffer((64,), dtypes.float6_e2m3fn)), dtypes.uint8)
+    with pytest.raises(LayoutError, match="last dimension"):
+        views.with_dtype(views.whole(buffer((), dtypes.float32)), dtypes.uint8)
+
+
+def test_a_swizzle_unit_is_not_split() -> None:
+    view = views.whole(buffer((4, 16), dtypes.uint8, "swizzle(1,2,3) o (4,16):(16,1)", "shared"))
+    assert views.with_dtype(view, dtypes.uint16).layout.per_element == 0
+    with pytest.raises(LayoutError, match="units of 2 uint8"):
+        views.with_dtype(view, dtypes.uint32)
+
+
+def test_register_views_repack_bits() -> None:
+    text = "(2,32,8):(1@warpid,1@laneid,1)"
+    view = views.whole(buffer((2, 32, 8), dtypes.float16, text, "local"))
+    words = views.with_dtype(view, dtypes.uint32)
+    assert words.layout == layout.parse("(2,32,4):(1@warpid,1@laneid,1)")
+    assert views.with_dtype(words, dtypes.bfloat16).layout == view.layout
+
+
+def test_layout_views_stay_inside_registers_and_shared_memory() -> None:
+    text = "(2,32,4):(1@warpid,1@laneid,1)"
+    view = views.whole(buffer((4,), space="local"))
+    assert views.with_layout(view, (2, 32, 4), layout.parse(text)).shape == (2, 32, 4)
+    with pytest.raises(LayoutError, match="needs 20 bytes of X, which has 16"):
+        views.with_layout(view, (5,), layout.parse("(5)"))
+    tail = views.sub(view, ((2, 4, None),))
+    assert views.with_layout(tail, (2,), layout.parse("(2)")).shape == (2,)
+    with pytest.raises(LayoutError, match="from element 2"):
+        views.with_layout(tail, (3,), layout.parse("(3)"))
+    with pytest.raises(LayoutError, match=r"layout .* has 4 elements, shape \(5,\) has 5"):
+        views.with_layout(view, (5,), layout.parse("(4)"))
+
+
+def test_tmem_columns_move_at_run_time_and_lanes_do_not() -> None:
+    text = "(2,128,64):(64@TCol,1@TLane,1@TCol)"
+    view = views.whole(buffer((2, 128, 64), text=text, space="tmem"))
+    stage = nodes.Var("s", nodes.INT32)
+    found = views.sub(view, (stage, (None, None, None), (None, None, None)))
+    assert found.offset_elems == build.index_mul(stage, 64)
+    with pytest.raises(LayoutError, match="TLane"):
+        views.sub(view, (0, stage, (None, None, None)))
+    halves = views.with_dtype(found, dtypes.float16)
+    assert halves.layout == layout.parse("(128,128):(1@TLane,1@TCol)")
+    assert halves.offset_elems == build.index_mul(stage, 128)
+
+
+@given(st.sampled_from(["swizzle(3,3,3) o (8,64):(64,1)", "swizzle(0,2,3,outer) o (8,64):(64,1) + 8"]),
+       st.integers(0, 7), st.integers(0, 63))  # fmt: skip
+def test_element_offset_is_positions(text, i, j) -> None:
+    view = views.whole(buffer((8, 64), dtypes.float16, text, "shared"))
+    index = (nodes.Var("i", nodes.INT32), nodes.Var("j", nodes.INT32))
+    expected = view.layout.positions((8, 64))["m"][i, j]
+    assert evaluate(views.element_offset(view, index), {"i": i, "j": j}) == expected
+
+
+def test_views_of_buffers_without_layout_are_row_major() -> None:
+    kind = nodes.TensorType((4, 6), dtypes.float32, None, "local", 4)
+    view = views.whole(nodes.Var("X", kind))
+    one, two = build.const(1, dtypes.int32), build.const(2, dtypes.int32)
+    assert build.as_int(views.element_offset(view, (one, two))) == 8
+    assert (addresses(views.sub(view, (1, (None, None, None)))) == 6 + np.arange(6)).all()
+    with pytest.raises(LayoutError, match="no layout to go by"):
+        views.sub(
+            views.whole(
+                nodes.Var("X", nodes.TensorType((M, 6), dtypes.float32, None, "global", 4))
+            ),
+            (1, 1),
+        )

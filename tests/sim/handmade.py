@@ -20,7 +20,13 @@ from tilejit.layout import row_major
 
 TID, LANE, WARP = n.HardwareId("tid"), n.HardwareId("laneid"), n.HardwareId("warpid")
 CTA = n.HardwareId("ctaid.x")
-NUMPY = {"float32": np.float32, "int32": np.int32, "uint8": np.uint8, "float16": np.float16, "int64": np.int64}
+NUMPY = {
+    "float32": np.float32,
+    "int32": np.int32,
+    "uint8": np.uint8,
+    "float16": np.float16,
+    "int64": np.int64,
+}
 
 
 def i32(value: int) -> n.Const:
@@ -35,7 +41,13 @@ def line(number: int) -> Span:
     return Span("k.py", number)
 
 
-def tensor(name: str, shape: tuple[int, ...], dtype: DType = dtypes.float32, space: Any = "global", align: int = 16) -> n.Var:
+def tensor(
+    name: str,
+    shape: tuple[int, ...],
+    dtype: DType = dtypes.float32,
+    space: Any = "global",
+    align: int = 16,
+) -> n.Var:
     return n.Var(name, n.TensorType(shape, dtype, row_major(shape), space, align))
 
 
@@ -61,7 +73,9 @@ def when(condition: n.Expr, *then: n.Stmt, orelse: tuple[n.Stmt, ...] = (), at: 
     return n.If(condition, then, orelse, span=line(at))
 
 
-def loop(var: n.Var, start: n.Expr, stop: n.Expr, *body: n.Stmt, step: int = 1, at: int = 0) -> n.For:
+def loop(
+    var: n.Var, start: n.Expr, stop: n.Expr, *body: n.Stmt, step: int = 1, at: int = 0
+) -> n.For:
     return n.For(var, start, stop, i32(step), body, span=line(at))
 
 
@@ -76,8 +90,15 @@ class Unchecked:
         return tuple(self._steps[id(call)])
 
 
-def kernel(params: Sequence[n.Var], body: Sequence[n.Stmt], block: int = 32, cluster: tuple[int, ...] | None = None) -> n.Function:
-    return n.Function("k", tuple(params), n.LaunchConfig(None, (block,), cluster), tuple(body), "sm_90a")
+def kernel(
+    params: Sequence[n.Var],
+    body: Sequence[n.Stmt],
+    block: int = 32,
+    cluster: tuple[int, ...] | None = None,
+) -> n.Function:
+    return n.Function(
+        "k", tuple(params), n.LaunchConfig(None, (block,), cluster), tuple(body), "sm_90a"
+    )
 
 
 def run(

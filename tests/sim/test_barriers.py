@@ -8,8 +8,25 @@ import numpy as np
 import pytest
 
 from tests.sim.handmade import (
-    CTA, LANE, TID, WARP, b, call, codes, do, dtypes, f32, faults, i32, kernel, load, loop, n,
-    notes, run, store, tensor, when,
+    CTA,
+    LANE,
+    TID,
+    WARP,
+    b,
+    call,
+    codes,
+    do,
+    dtypes,
+    faults,
+    i32,
+    kernel,
+    load,
+    loop,
+    n,
+    notes,
+    store,
+    tensor,
+    when,
 )  # fmt: skip
 
 OUT = tensor("OUT", (256,), dtypes.int32)
@@ -40,6 +57,7 @@ def test_exited_lanes_do_not_hold_the_barrier() -> None:
 def test_part_of_a_warp_at_a_barrier() -> None:
     def program(limit: int) -> n.Function:
         return kernel((), (when(b.lt(TID, i32(limit)), do("cuda.cta_sync", at=7)),), block=32)
+
     assert codes(program(32), {}) == []
     (found,) = faults(program(31), {})
     assert found.code == "sim/barrier-divergence" and found.span.line == 7
@@ -57,7 +75,8 @@ def test_two_barriers_for_one_cta() -> None:
 def test_deadlock_names_who_waits_where_and_who_left() -> None:
     body = (
         when(
-            b.lt(WARP, i32(2)), named(1, 96, at=3),
+            b.lt(WARP, i32(2)),
+            named(1, 96, at=3),
             orelse=(when(b.eq(WARP, i32(2)), named(2, 64, at=5)),),
         ),
     )
@@ -90,15 +109,24 @@ def test_producer_and_consumers_take_turns(seed: int) -> None:
     s = tensor("S", (32,), dtypes.int32, "shared")
     k, total = n.Var("k", n.INT32), n.Var("total", n.INT32)
     producer = loop(
-        n.Var("p", n.INT32), i32(0), i32(10),
-        store(s, LANE, n.Var("p", n.INT32), at=2), named(1, 96, at=3), named(2, 96, at=4),
+        n.Var("p", n.INT32),
+        i32(0),
+        i32(10),
+        store(s, LANE, n.Var("p", n.INT32), at=2),
+        named(1, 96, at=3),
+        named(2, 96, at=4),
     )
     consumer = loop(
-        k, i32(0), i32(10),
-        named(1, 96, at=6), n.Assign(total, b.add(total, load(s, LANE, at=7))), named(2, 96, at=8),
+        k,
+        i32(0),
+        i32(10),
+        named(1, 96, at=6),
+        n.Assign(total, b.add(total, load(s, LANE, at=7))),
+        named(2, 96, at=8),
     )
     body = (
-        n.AllocTensor(s), n.Declare(total, i32(0)),
+        n.AllocTensor(s),
+        n.Declare(total, i32(0)),
         when(b.eq(WARP, i32(0)), producer, orelse=(consumer,)),
         do("cuda.cta_sync", at=9),
         store(OUT, b.add(b.mul(CTA, i32(96)), TID), total),
@@ -129,7 +157,10 @@ def test_loops_with_barriers_and_other_trip_counts_per_warp() -> None:
 
 def shuffled(op: str, amount: n.Expr, *before: n.Stmt, guard: n.Expr | None = None) -> n.Function:
     v = n.Var("v", n.INT32)
-    take = (n.Declare(v, call(op, b.mul(LANE, i32(10)), amount, at=3, type=n.INT32)), store(OUT, TID, v))
+    take = (
+        n.Declare(v, call(op, b.mul(LANE, i32(10)), amount, at=3, type=n.INT32)),
+        store(OUT, TID, v),
+    )
     return kernel((OUT,), (*before, *(take if guard is None else (when(guard, *take),))))
 
 
@@ -164,8 +195,10 @@ def test_shuffle_from_an_exited_lane() -> None:
 
 def test_votes_and_election() -> None:
     flag = b.lt(LANE, i32(4))
+
     def value(e: n.Expr) -> n.Expr:
         return b.cast(e, dtypes.int32)
+
     body = (
         store(OUT, TID, value(call("cuda.ballot_sync", flag, type=n.UINT32))),
         store(OUT, b.add(TID, i32(32)), value(call("cuda.any_sync", flag, type=n.BOOL))),

@@ -39,7 +39,11 @@ _exprs = st.recursive(
     lambda inner: st.tuples(st.sampled_from(["add", "sub", "mul", "bitxor"]), inner, inner),
     max_leaves=3,
 )
-_conditions = st.tuples(st.sampled_from(["lt", "eq", "ge"]), _exprs, st.tuples(st.just("mod"), _exprs, st.integers(2, 5)))
+_conditions = st.tuples(
+    st.sampled_from(["lt", "eq", "ge"]),
+    _exprs,
+    st.tuples(st.just("mod"), _exprs, st.integers(2, 5)),
+)
 
 
 def _statements(in_loop: bool, depth: int) -> st.SearchStrategy[Any]:
@@ -54,7 +58,13 @@ def _statements(in_loop: bool, depth: int) -> st.SearchStrategy[Any]:
             st.tuples(st.just("for"), _exprs, looped),
             st.tuples(st.just("while"), st.integers(1, 4), looped),
         ]
-    options.append(st.tuples(st.just("leave"), st.sampled_from(["break", "continue", "return"] if in_loop else ["return"]), _conditions))
+    options.append(
+        st.tuples(
+            st.just("leave"),
+            st.sampled_from(["break", "continue", "return"] if in_loop else ["return"]),
+            _conditions,
+        )
+    )
     return st.one_of(options)
 
 

@@ -6,8 +6,27 @@ import numpy as np
 import pytest
 
 from tests.sim.handmade import (
-    CTA, LANE, TID, WARP, b, call, codes, do, dtypes, f32, faults, i32, kernel, load, loop, n,
-    notes, run, store, tensor, views, when,
+    CTA,
+    LANE,
+    TID,
+    WARP,
+    b,
+    call,
+    codes,
+    do,
+    dtypes,
+    f32,
+    faults,
+    i32,
+    kernel,
+    load,
+    loop,
+    n,
+    notes,
+    store,
+    tensor,
+    views,
+    when,
 )  # fmt: skip
 
 OUT = tensor("OUT", (256,))
@@ -34,7 +53,9 @@ def exchange(barrier: tuple[n.Stmt, ...], threads: int = 64, index: n.Expr | Non
             n.AllocTensor(s),
             store(s, TID, b.cast(TID, dtypes.float32), at=1),
             *barrier,
-            store(OUT, TID, load(s, index if index is not None else neighbour(threads), at=3), at=3),
+            store(
+                OUT, TID, load(s, index if index is not None else neighbour(threads), at=3), at=3
+            ),
         ),
         block=threads,
     )
@@ -77,6 +98,7 @@ def test_fence_orders_nothing_by_itself() -> None:
 
 def test_write_after_read() -> None:
     s = smem()
+
     def program(*barrier: n.Stmt) -> n.Function:
         return kernel(
             (OUT,),
@@ -90,6 +112,7 @@ def test_write_after_read() -> None:
             ),
             block=64,
         )
+
     assert codes(program(do("cuda.cta_sync", at=4)), out()) == []
     (found,) = faults(program(), out())
     assert found.span.line == 5
@@ -99,6 +122,7 @@ def test_write_after_read() -> None:
 def test_write_after_many_readers() -> None:
     """All threads read one element; one of them overwrites it."""
     s = smem()
+
     def program(*barrier: n.Stmt) -> n.Function:
         return kernel(
             (OUT,),
@@ -112,6 +136,7 @@ def test_write_after_many_readers() -> None:
             ),
             block=64,
         )
+
     assert codes(program(do("cuda.cta_sync", at=4)), out()) == []
     (found,) = faults(program(), out())
     assert found.code == "sim/race"
@@ -197,13 +222,17 @@ def test_granules_shrink_when_a_smaller_access_follows() -> None:
     wide = tensor("OUT", (256,))
     narrow = views.with_dtype(views.whole(wide), dtypes.uint8)
     value = b.const(7, dtypes.uint8)
+
     def program(index: n.Expr) -> n.Function:
         body = (
-            when(b.lt(TID, i32(32)), store(wide, TID, f32(1), at=1), orelse=(
-                n.Store(narrow, (index,), value),
-            )),
+            when(
+                b.lt(TID, i32(32)),
+                store(wide, TID, f32(1), at=1),
+                orelse=(n.Store(narrow, (index,), value),),
+            ),
         )
         return kernel((wide,), body, block=64)
+
     # Bytes 128.. are beyond the 32 floats; byte 127 belongs to float 31.
     assert codes(program(b.add(LANE, i32(128))), out()) == []
     (found,) = faults(program(b.add(LANE, i32(127))), out())
@@ -213,6 +242,7 @@ def test_granules_shrink_when_a_smaller_access_follows() -> None:
 def test_named_barrier_orders_its_participants_only() -> None:
     """Warps 0 and 1 exchange under barrier 1; warp 2 reads without taking part."""
     s = smem(96)
+
     def program(reader: int) -> n.Function:
         body = (
             n.AllocTensor(s),
@@ -224,6 +254,7 @@ def test_named_barrier_orders_its_participants_only() -> None:
             when(b.eq(WARP, i32(reader)), store(OUT, LANE, load(s, LANE, at=3), at=3)),
         )
         return kernel((OUT,), body, block=96)
+
     assert codes(program(1), out()) == []
     assert codes(program(2), out()) == ["sim/race"]
 
@@ -231,6 +262,7 @@ def test_named_barrier_orders_its_participants_only() -> None:
 def test_named_barrier_knowledge_is_transitive() -> None:
     """0 → 1 by barrier 1, 1 → 2 by barrier 2: warp 2 may read what warp 0 wrote."""
     s = smem(32)
+
     def program(*second: n.Stmt) -> n.Function:
         body = (
             n.AllocTensor(s),
@@ -240,6 +272,7 @@ def test_named_barrier_knowledge_is_transitive() -> None:
             when(b.eq(WARP, i32(2)), store(OUT, LANE, load(s, LANE, at=3), at=3)),
         )
         return kernel((OUT,), body, block=96)
+
     chain = when(b.gt(WARP, i32(0)), do("cuda.named_barrier_sync", n.Static(2), n.Static(64)))
     for seed in range(4):
         assert codes(program(chain), out(), seed=seed) == []
@@ -251,6 +284,7 @@ def test_named_barrier_knowledge_is_transitive() -> None:
 def test_reader_crowd_and_named_barriers() -> None:
     """Three warps read; the writer has met only one of the others."""
     s = smem(32)
+
     def program(meet: int) -> n.Function:
         together = b.ge(WARP, i32(3 - meet))
         body = (
@@ -262,6 +296,7 @@ def test_reader_crowd_and_named_barriers() -> None:
             when(b.eq(TID, i32(95)), store(s, i32(0), f32(2), at=5)),
         )
         return kernel((OUT,), body, block=96)
+
     assert codes(program(3), out()) == []
     (found,) = faults(program(2), out())
     assert "32 accesses" in notes(found)["count"]
@@ -271,13 +306,16 @@ def test_reader_crowd_and_named_barriers() -> None:
 def test_cluster_barrier_orders_ctas_of_a_cluster() -> None:
     other = b.bitxor(CTA, i32(1))
     mine, theirs = (b.add(b.mul(c, i32(32)), TID) for c in (CTA, other))
+
     def program(*barrier: n.Stmt) -> n.Function:
         value = n.Var("v", n.FLOAT32)
         body = (
-            store(OUT, mine, f32(1), at=1), *barrier,
+            store(OUT, mine, f32(1), at=1),
+            *barrier,
             n.Declare(value, load(OUT, theirs, at=3)),
         )
         return kernel((OUT,), body, cluster=(2,))
+
     assert codes(program(do("cuda.cluster_sync")), out(), grid=4) == []
     assert codes(program(do("cuda.cta_sync")), out(), grid=4) == ["sim/race"]
 
@@ -286,14 +324,18 @@ def test_double_buffered_loop() -> None:
     """A reduction over ping-pong halves needs one barrier per turn; none is a race."""
     s = smem(128)
     k, v = n.Var("k", n.INT32), n.Var("v", n.FLOAT32)
+
     def half(parity: n.Expr, index: n.Expr) -> n.Expr:
         return b.add(b.mul(b.mod(parity, i32(2)), i32(64)), index)
+
     def program(*barrier: n.Stmt) -> n.Function:
         body = (
             n.AllocTensor(s),
             n.Declare(v, f32(1)),
             loop(
-                k, i32(0), i32(6),
+                k,
+                i32(0),
+                i32(6),
                 store(s, half(k, TID), v, at=1),
                 *barrier,
                 n.Assign(v, b.add(v, load(s, half(k, neighbour()), at=3))),
@@ -301,6 +343,7 @@ def test_double_buffered_loop() -> None:
             store(OUT, TID, v),
         )
         return kernel((OUT,), body, block=64)
+
     arrays = out()
     assert codes(program(do("cuda.cta_sync", at=2)), arrays) == []
     assert (arrays["OUT"][:64] == 64).all()
@@ -309,7 +352,6 @@ def test_double_buffered_loop() -> None:
 
 def test_deterministic_per_seed() -> None:
     texts = {
-        tuple(d.render() for d in faults(exchange(()), out(), seed=seed))
-        for seed in (3, 3, 3)
+        tuple(d.render() for d in faults(exchange(()), out(), seed=seed)) for seed in (3, 3, 3)
     }
     assert len(texts) == 1

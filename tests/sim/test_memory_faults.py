@@ -6,8 +6,26 @@ import numpy as np
 import pytest
 
 from tests.sim.handmade import (
-    LANE, TID, b, codes, dtypes, f32, faults, i32, kernel, line, load, loop, n, notes, run, store,
-    tensor, views, when, Unchecked,
+    LANE,
+    TID,
+    Unchecked,
+    b,
+    codes,
+    dtypes,
+    f32,
+    faults,
+    i32,
+    kernel,
+    line,
+    load,
+    loop,
+    n,
+    notes,
+    run,
+    store,
+    tensor,
+    views,
+    when,
 )  # fmt: skip
 from tilejit import sim
 from tilejit.errors import SimulationFault, Unsimulated
@@ -36,9 +54,11 @@ def test_global_bounds(shift: int, legal: bool) -> None:
 
 def test_shared_bounds_even_inside_the_neighbour() -> None:
     s, t = (tensor(x, (32,), dtypes.float32, "shared") for x in "ST")
+
     def program(index: n.Expr) -> n.Function:
         body = (n.AllocTensor(s), n.AllocTensor(t), store(s, index, f32(1)))
         return kernel((), body)
+
     assert codes(program(TID), {}) == []
     (found,) = faults(program(b.add(TID, i32(1))), {})
     assert found.code == "sim/out-of-bounds"
@@ -47,9 +67,15 @@ def test_shared_bounds_even_inside_the_neighbour() -> None:
 
 def test_register_tile_bounds() -> None:
     r = tensor("R", (4,), dtypes.float32, "local")
+
     def program(index: n.Expr) -> n.Function:
-        body = (n.AllocTensor(r), *(store(r, i32(i), f32(i)) for i in range(4)), store(OUT, TID, load(r, index)))
+        body = (
+            n.AllocTensor(r),
+            *(store(r, i32(i), f32(i)) for i in range(4)),
+            store(OUT, TID, load(r, index)),
+        )
         return kernel((OUT,), body)
+
     arrays = out()
     assert codes(program(b.mod(TID, i32(4))), arrays) == []
     assert arrays["OUT"][:8].tolist() == [0, 1, 2, 3, 0, 1, 2, 3]
@@ -61,6 +87,7 @@ def test_register_tile_bounds() -> None:
 def test_unwritten_reads(space: str) -> None:
     s = tensor("S", (32,) if space == "shared" else (1,), dtypes.float32, space)
     where = TID if space == "shared" else i32(0)
+
     def program(limit: int) -> n.Function:
         body = (
             n.AllocTensor(s),
@@ -68,6 +95,7 @@ def test_unwritten_reads(space: str) -> None:
             store(OUT, TID, load(s, where, at=2), at=2),
         )
         return kernel((OUT,), body)
+
     assert codes(program(32), out()) == []
     (found,) = faults(program(31), out())
     assert found.code == "sim/unwritten-read" and "lane 31" in notes(found)["where"]
@@ -78,9 +106,19 @@ def test_partly_written_register_is_unwritten() -> None:
     r = tensor("R", (2,), dtypes.float16, "local")
     wide = views.with_dtype(views.whole(r), dtypes.uint32)
     word = n.Load(wide, (i32(0),), n.UINT32, span=line(3))
+
     def program(*stores: n.Stmt) -> n.Function:
         value = n.Var("v", n.UINT32)
-        return kernel((OUT,), (n.AllocTensor(r), *stores, n.Declare(value, word), store(OUT, TID, b.cast(value, dtypes.float32))))
+        return kernel(
+            (OUT,),
+            (
+                n.AllocTensor(r),
+                *stores,
+                n.Declare(value, word),
+                store(OUT, TID, b.cast(value, dtypes.float32)),
+            ),
+        )
+
     halves = [store(r, i32(i), b.const(1.0, dtypes.float16)) for i in range(2)]
     arrays = out()
     assert codes(program(*halves), arrays) == []
@@ -91,6 +129,7 @@ def test_partly_written_register_is_unwritten() -> None:
 def test_uninitialised_output_tensor() -> None:
     def program(*first: n.Stmt) -> n.Function:
         return kernel((OUT,), (*first, store(OUT, TID, b.add(load(OUT, TID), f32(1)))))
+
     assert codes(program(store(OUT, TID, f32(1))), out(), initialised=False) == []
     assert codes(program(), out(), initialised=True) == []
     assert codes(program(), out(), initialised=False) == ["sim/unwritten-read"]
@@ -98,11 +137,15 @@ def test_uninitialised_output_tensor() -> None:
 
 def test_unset_variable() -> None:
     v = n.Var("v", n.FLOAT32, span=line(9))
+
     def program(limit: int) -> n.Function:
         body = (
-            n.Declare(v, None), when(b.lt(TID, i32(limit)), n.Assign(v, f32(2))), store(OUT, TID, v),
+            n.Declare(v, None),
+            when(b.lt(TID, i32(limit)), n.Assign(v, f32(2))),
+            store(OUT, TID, v),
         )
         return kernel((OUT,), body)
+
     assert codes(program(32), out()) == []
     (found,) = faults(program(31), out())
     assert found.code == "sim/unwritten-read" and "`v`" in found.message
@@ -114,15 +157,21 @@ def test_gap_of_a_strided_tensor() -> None:
     valid = np.zeros((4, 8, 4), np.bool_)
     valid[:, :6] = True
     x = n.Var("X", n.TensorType((30,), dtypes.float32, row_major((30,)), "global", 16))
-    buffer = sim.GlobalBuffer("X", data.view(np.uint8)[:120], 0x1000, valid.reshape(-1)[:120].copy())
+    buffer = sim.GlobalBuffer(
+        "X", data.view(np.uint8)[:120], 0x1000, valid.reshape(-1)[:120].copy()
+    )
+
     def program(index: n.Expr, limit: int) -> Unchecked:
         return Unchecked(kernel((x,), (when(b.lt(TID, i32(limit)), store(x, index, f32(1))),)))
+
     index = b.add(b.mul(b.floordiv(TID, i32(6)), i32(8)), b.mod(TID, i32(6)))
     sim.run(program(index, 24), {"X": buffer}, {}, 1)
     assert data.sum() == 24
     with pytest.raises(SimulationFault) as error:
         sim.run(program(TID, 7), {"X": buffer}, {}, 1)
-    assert error.value.codes == ("sim/out-of-bounds",) and "between the elements" in str(error.value)
+    assert error.value.codes == ("sim/out-of-bounds",) and "between the elements" in str(
+        error.value
+    )
 
 
 def test_misaligned_window() -> None:
@@ -147,11 +196,13 @@ def test_overlapping_tensors_share_history() -> None:
     raw = data.view(np.uint8)
     body = (store(y, TID, b.add(load(x, TID, at=1), f32(1)), at=2),)
     function = Unchecked(kernel((x, y), body))
+
     def buffers(offset: int):
         return {
             "X": sim.GlobalBuffer("X", raw[:128], 0x1000),
             "Y": sim.GlobalBuffer("Y", raw[offset : offset + 128], 0x1000 + offset),
         }
+
     sim.run(function, buffers(0), {}, 1)
     assert data[:32].tolist() == list(range(1, 33))
     sim.run(function, buffers(128), {}, 1)
@@ -204,20 +255,24 @@ def test_break_continue_return() -> None:
         n.Declare(v, i32(0)),
         when(b.ge(TID, i32(24)), n.Return()),
         n.Declare(k, i32(-1)),
-        n.While((
-            n.Assign(k, b.add(k, i32(1))),
-            when(b.ge(k, TID), n.Break()),
-            when(b.eq(b.mod(k, i32(2)), i32(1)), n.Continue()),
-            when(b.eq(k, i32(10)), store(x, TID, i32(99)), n.Return()),
-            n.Assign(v, b.add(v, k)),
-        )),
+        n.While(
+            (
+                n.Assign(k, b.add(k, i32(1))),
+                when(b.ge(k, TID), n.Break()),
+                when(b.eq(b.mod(k, i32(2)), i32(1)), n.Continue()),
+                when(b.eq(k, i32(10)), store(x, TID, i32(99)), n.Return()),
+                n.Assign(v, b.add(v, k)),
+            )
+        ),
         store(x, TID, v),
     )
     run(kernel((x,), body), {"X": data})
+
     def expected(t: int) -> int:
         if t >= 24:
             return -1
         return 99 if t > 10 else sum(k for k in range(t) if k % 2 == 0)
+
     assert data.tolist() == [expected(t) for t in range(32)]
 
 

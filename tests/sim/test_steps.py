@@ -11,13 +11,36 @@ import numpy as np
 import pytest
 
 from tests.sim.handmade import (
-    CTA, LANE, TID, WARP, b, codes, do, dtypes, f32, faults, i32, kernel, line, load, n, notes, run,
-    store, tensor, views, when,
+    CTA,
+    TID,
+    b,
+    codes,
+    dtypes,
+    f32,
+    faults,
+    i32,
+    kernel,
+    line,
+    load,
+    n,
+    notes,
+    run,
+    store,
+    tensor,
+    when,
 )  # fmt: skip
 from tilejit.errors import Unsimulated
 from tilejit.ptx.forms import Form, OperandSpec
 from tilejit.tile.family import (
-    Immediate, Issue, Let, Memory, Register, Registers, ScalarApply, Value, Variable,
+    Immediate,
+    Issue,
+    Let,
+    Memory,
+    Register,
+    Registers,
+    ScalarApply,
+    Value,
+    Variable,
 )  # fmt: skip
 
 
@@ -29,7 +52,9 @@ LOAD = Form("ld.global.v4.b32", "stand_in", (spec("d", "w", lanes=4), spec("a", 
 STORE = Form("st.global.v4.b32", "stand_in", (spec("a", "w", "addr"), spec("b", "r", lanes=4)))
 ADD = Form("add.u32", "stand_in", (spec("d", "w"), spec("a", "r"), spec("b", "r")))
 ATOMIC = Form("atom.global.add.u32", "stand_in", (spec("d", "w"), spec("a", "rw", "addr")))
-BARRIER = Form("bar.sync", "sync", (spec("a", "r", "imm"), spec("b", "r", "imm")), effects=("barrier",))
+BARRIER = Form(
+    "bar.sync", "sync", (spec("a", "r", "imm"), spec("b", "r", "imm")), effects=("barrier",)
+)
 GAP = Form("wgmma.fence.sync.aligned", "absent", ())
 
 
@@ -45,6 +70,7 @@ def execute(issue: Issue, machine) -> None:
     elif issue.form is ADD:
         machine.write(operands[0], [machine.read(operands[1])[0] + machine.read(operands[2])[0]])
     else:
+
         def bump(where: tuple[int, int], old: np.ndarray) -> np.ndarray:
             return (old.view(np.uint32) + np.uint32(1)).view(np.uint8)
 
@@ -94,6 +120,7 @@ def test_vector_copy_and_its_bounds() -> None:
             calls(Issue(STORE, (address(Y, b.mul(TID, i32(4))), regs(0, 4))), at=4),
         )
         return kernel((X, Y), body, block=64), calls
+
     function, calls = program(0)
     arrays = data()
     run(function, arrays, steps=calls.steps, families=FAMILIES)
@@ -149,6 +176,7 @@ def test_let_and_variable_and_origin() -> None:
 def test_pointer_of_unknown_origin_finds_its_buffer() -> None:
     raw = n.Var("raw", n.UINT64)
     pointer = b.bitcast(raw, GLOBAL)
+
     def program(offset: int):
         calls = Calls()
         body = (
@@ -157,13 +185,16 @@ def test_pointer_of_unknown_origin_finds_its_buffer() -> None:
             calls(Issue(STORE, (address(Y, b.mul(TID, i32(4))), regs(0, 4)))),
         )
         return kernel((raw, X, Y), body), calls
+
     base = 0x7F00_0000_0000
     function, calls = program(16)
     arrays = data()
     run(function, arrays, scalars={"raw": base}, steps=calls.steps, families=FAMILIES)
     assert arrays["Y"][:8].tolist() == [4, 5, 6, 7] * 2
     for value in (0, base - 16 - 16):
-        (found,) = faults(function, data(), scalars={"raw": value}, steps=calls.steps, families=FAMILIES)
+        (found,) = faults(
+            function, data(), scalars={"raw": value}, steps=calls.steps, families=FAMILIES
+        )
         assert found.code == "sim/out-of-bounds" and "no tensor holds" in found.message
 
 
@@ -176,6 +207,7 @@ def test_atomics_add_up_and_do_not_race_with_each_other() -> None:
             *more,
         )
         return kernel((Y,), body, block=64), calls
+
     function, calls = program()
     arrays = data()
     assert codes(function, arrays, grid=3, steps=calls.steps, families=FAMILIES) == []
@@ -212,6 +244,7 @@ def test_scalar_apply_with_branches() -> None:
 def test_raw_barrier_waits_and_orders() -> None:
     s = tensor("S", (64,), dtypes.uint32, "shared")
     neighbour = b.mod(b.add(TID, i32(32)), i32(64))
+
     def program(*operands: Immediate):
         calls = Calls()
         sync = (calls(Issue(BARRIER, operands), at=4),) if operands else ()
@@ -222,6 +255,7 @@ def test_raw_barrier_waits_and_orders() -> None:
             store(Y, TID, load(s, neighbour)),
         )
         return kernel((Y,), body, block=64), calls
+
     for operands in ((Immediate(0),), (Immediate(2), Immediate(64))):
         function, calls = program(*operands)
         assert codes(function, data(), steps=calls.steps, families=FAMILIES) == []
@@ -231,9 +265,78 @@ def test_raw_barrier_waits_and_orders() -> None:
 
 def test_a_gap_matters_only_where_it_is_reached() -> None:
     calls = Calls()
-    body = (when(b.lt(TID, i32(0)), calls(Issue(GAP, ()), at=2)), store(Y, TID, b.const(1, dtypes.uint32)))
+    body = (
+        when(b.lt(TID, i32(0)), calls(Issue(GAP, ()), at=2)),
+        store(Y, TID, b.const(1, dtypes.uint32)),
+    )
     assert codes(kernel((Y,), body), data(), steps=calls.steps, families=FAMILIES) == []
     calls = Calls()
     with pytest.raises(Unsimulated) as error:
-        run(kernel((Y,), (calls(Issue(GAP, ()), at=2),)), data(), steps=calls.steps, families=FAMILIES)
+        run(
+            kernel((Y,), (calls(Issue(GAP, ()), at=2),)),
+            data(),
+            steps=calls.steps,
+            families=FAMILIES,
+        )
     assert "wgmma.fence" in str(error.value)
+
+
+def strong(kind: str, spelling: str) -> Form:
+    a, r = (
+        spec("a", "r" if kind == "ld" else "w", "addr"),
+        spec("d", "w" if kind == "ld" else "r", lanes=4),
+    )
+    return Form(spelling, "words", (r, a) if kind == "ld" else (a, r))
+
+
+def words(issue: Issue, machine) -> None:
+    if issue.form.mnemonic == "ld":
+        found = np.ascontiguousarray(machine.load(issue.operands[1], 16)).view(np.uint32)
+        machine.write(issue.operands[0], [found[..., i] for i in range(4)])
+    else:
+        shape = machine.active().shape
+        found = np.stack(
+            [np.broadcast_to(w, shape) for w in machine.read(issue.operands[1])], axis=-1
+        )
+        machine.store(issue.operands[0], np.ascontiguousarray(found).view(np.uint8))
+
+
+@pytest.mark.parametrize(
+    ("order", "expected", "noted"), [("relaxed", ["sim/race"], False), ("acquire", [], True)]
+)
+def test_ordering_through_memory_is_left_open_not_judged(
+    order: str, expected: list, noted: bool
+) -> None:
+    """CTA 0 writes data, then a flag; CTA 1 reads the flag, then the data."""
+    release = "release" if order == "acquire" else order
+    put = strong("st", f"st.{release}.gpu.global.v4.b32")
+    get = strong("ld", f"ld.{order}.gpu.global.v4.b32")
+    calls = Calls()
+    flag = address(X, i32(0))
+    value = n.Var("value", n.UINT32)
+    body = (
+        n.AllocTensor(R),
+        *(store(R, i32(i), b.const(1, dtypes.uint32)) for i in range(4)),
+        when(
+            b.eq(TID, i32(0)),
+            when(
+                b.eq(CTA, i32(0)),
+                store(Y, i32(7), b.const(3, dtypes.uint32), at=3),
+                calls(Issue(put, (flag, regs(0, 4))), at=4),
+                orelse=(
+                    calls(Issue(get, (regs(4, 4), flag)), at=6),
+                    n.Declare(value, load(Y, i32(7), at=7)),
+                ),
+            ),
+        ),
+    )
+    families = {"words": SimpleNamespace(execute=words)}
+    function = kernel((X, Y), body)
+    found = faults(function, data(), grid=2, steps=calls.steps, families=families)
+    assert [d.code for d in found] == expected
+    if found:
+        # The flag itself is no race, the data is.
+        assert "`Y`" in found[0].message
+    else:
+        report = run(function, data(), grid=2, steps=calls.steps, families=families)
+        assert bool(report.notes) == noted and "fences" in report.notes[0]

@@ -23,6 +23,7 @@ from tilejit.cuda.scalars import Scalars, unsupported
 from tilejit.cuda.writer import Writer, quote
 from tilejit.errors import Span
 from tilejit.ir import nodes
+from tilejit.ptx import types
 from tilejit.ptx.forms import Form, OperandSpec
 from tilejit.tile import family
 from tilejit.tile.family import Immediate, Issue
@@ -130,36 +131,28 @@ class Assembly:
             predicate = self._predicate_in(block, self.scalars.text(issue.pred))
             parts.append(f"@{predicate} ")
         parts.append(form.spelling)
-        keep = issue.preserve_dst and len(parts) > 1
         for index, (spec, operand) in enumerate(zip(form.operands, issue.operands)):
             parts.append(" " if index == 0 else "|" if spec.joined else ", ")
-            parts += self._operand(spec, operand, block, keep, issue.span)
+            parts += self._operand(issue, spec, operand, block)
         parts.append(";")
         return parts
 
     # --- operands
 
     def _operand(
-        self,
-        spec: OperandSpec,
-        operand: family.NativeOperand,
-        block: _Block,
-        keep: bool,
-        span: Span | None,
+        self, issue: Issue, spec: OperandSpec, operand: family.NativeOperand, block: _Block
     ) -> list[_Part]:
         if isinstance(operand, Immediate):
             return [str(operand.value)]
         if isinstance(operand, family.Memory):
             return self._memory(spec, operand, block)
         if spec.bits == 128:
-            return self._quad(spec, operand, block, span)
+            return self._quad(issue, spec, operand, block)
+        one = self._written if "w" in spec.direction else self._read
         parts: list[_Part] = []
         for index, item in enumerate(operand.items):
             parts.append(", " if index else "")
-            if "w" in spec.direction:
-                parts += self._written(spec, item, block, keep or spec.direction == "rw", span)
-            else:
-                parts += self._read(spec, item, block, span)
+            parts += one(issue, spec, item, block)
         return ["{", *parts, "}"] if spec.braces else parts
 
     def _memory(self, spec: OperandSpec, operand: family.Memory, block: _Block) -> list[_Part]:
@@ -181,22 +174,21 @@ class Assembly:
         block.before.append([f"setp.ne.b32 {name}, ", block.input("r", f"(u32){text}"), ", 0;"])
         return name
 
-    def _read(
-        self, spec: OperandSpec, item: object, block: _Block, span: Span | None
-    ) -> list[_Part]:
-        text, name = self._source(item, span)
+    def _read(self, issue: Issue, spec: OperandSpec, item: object, block: _Block) -> list[_Part]:
+        text, name = self._source(item, issue.span)
         if spec.kind == "pred":
             return [self._predicate_in(block, text)]
         if cxx.bits_of(name) == 8:
             narrow = block.input("h", f"(u16){text}")
-            return [self._byte_in(block, narrow)] if _needs_byte(spec) else [narrow]
-        return [block.input(cxx.CONSTRAINT[name], text)]
+            byte = types.needs_byte_register(issue.form, spec)
+            return [self._byte_in(block, narrow)] if byte else [narrow]
+        held = _register_type(issue.form, spec, name)
+        return [block.input(cxx.CONSTRAINT[held], cxx.reinterpret(text, name, held))]
 
     def _byte_in(self, block: _Block, narrow: _Part) -> str:
-        """Packed 4-bit pairs are the one type that demands an 8-bit PTX register."""
         name = f"b{block.fresh()}"
         block.declarations.append(f".reg .b8 {name};")
-        block.before.append([f"cvt.u8.u16 {name}, ", narrow, ";"])
+        block.before.append([f"mov.b16 {{{name}, _}}, ", narrow, ";"])
         return name
 
     def _source(self, item: object, span: Span | None) -> tuple[str, str]:
@@ -215,32 +207,27 @@ class Assembly:
             return self.scalars.text(item.load), cxx.type_name(item.load.type)
         raise unsupported(f"{type(item).__name__} as an input register", span)
 
-    def _written(
-        self, spec: OperandSpec, item: object, block: _Block, keep: bool, span: Span | None
-    ) -> list[_Part]:
+    def _written(self, issue: Issue, spec: OperandSpec, item: object, block: _Block) -> list[_Part]:
         if item is None:
             return ["_"]
+        keep = spec.direction == "rw" or (issue.preserve_dst and issue.pred is not None)
         sign = "+" if keep else "="
         lvalue = self._lvalue(item)
         if lvalue is not None and spec.kind != "pred":
-            name, held = lvalue
-            return [block.output(sign + cxx.CONSTRAINT[held], name)]
-        _, name = self._source(item, span)
-        through = "u32" if spec.kind == "pred" else "u16" if cxx.bits_of(name) == 8 else name
+            text, held = lvalue
+            if _register_type(issue.form, spec, held) == held:
+                return [block.output(sign + cxx.CONSTRAINT[held], text)]
+        current, name = self._source(item, issue.span)
+        through = _register_type(issue.form, spec, name)
         temporary = f"tj_t{block.fresh()}"
-        initial = ""
-        if keep:
-            current = self._source(item, span)[0]
-            initial = f" = {current}" if through == name else f" = ({through}){current}"
+        initial = f" = {_converted(current, name, through)}" if keep else ""
         block.temporaries.append(f"{through} {temporary}{initial};")
-        value = temporary
-        if through != name:
-            value = f"({temporary} != 0)" if name == "bool" else f"({name}){temporary}"
-        block.results.append(self._assign(item, value))
+        block.results.append(self._assign(item, _converted(temporary, through, name), name))
         register = block.output(sign + cxx.CONSTRAINT[through], temporary)
         if spec.kind == "pred":
             return [self._predicate_out(block, register, keep)]
-        return [self._byte_out(block, register)] if _needs_byte(spec) else [register]
+        byte = types.needs_byte_register(issue.form, spec)
+        return [self._byte_out(block, register)] if byte else [register]
 
     def _predicate_out(self, block: _Block, register: _Part, keep: bool) -> str:
         name = f"p{block.fresh()}"
@@ -258,44 +245,40 @@ class Assembly:
 
     def _lvalue(self, item: object) -> tuple[str, str] | None:
         """The C++ variable that the instruction can write itself, and its type."""
+        held: tuple[str, str] | None = None
         if isinstance(item, family.Variable):
-            name = cxx.type_name(item.var.type)
-            return (self.scalars.names[item.var.name], name) if name in cxx.CONSTRAINT else None
-        if isinstance(item, family.Register):
+            held = self.scalars.names[item.var.name], cxx.type_name(item.var.type)
+        elif isinstance(item, family.Register):
             held = self.registers.container(slot_of(item.buffer, item.slot, item.dtype))
-            return held if held is not None and held[1] in cxx.CONSTRAINT else None
-        if isinstance(item, family.Element):
+        elif isinstance(item, family.Element):
             assert isinstance(item.load, nodes.Load)
             slot = self.memory.slot(item.load.view, item.load.indices)
             held = None if slot is None else self.registers.container(slot)
-            return held if held is not None and held[1] in cxx.CONSTRAINT else None
-        return None
+        return held if held is not None and held[1] in cxx.CONSTRAINT else None
 
-    def _assign(self, item: object, value: str) -> str:
+    def _assign(self, item: object, value: str, name: str) -> str:
+        """Stores ``value`` of C++ type ``name``."""
         if isinstance(item, family.Variable):
             return f"{self.scalars.names[item.var.name]} = {value};"
         if isinstance(item, family.Register):
-            return self.registers.write(slot_of(item.buffer, item.slot, item.dtype), value)
+            slot = slot_of(item.buffer, item.slot, item.dtype)
+            return self.registers.write(slot, cxx.reinterpret(value, name, slot.ctype))
         assert isinstance(item, family.Element) and isinstance(item.load, nodes.Load)
         return self.memory.store(item.load.view, item.load.indices, value, item.load.span)
 
     def _quad(
-        self, spec: OperandSpec, operand: family.Registers, block: _Block, span: Span | None
+        self, issue: Issue, spec: OperandSpec, operand: family.Registers, block: _Block
     ) -> list[_Part]:
-        """A 128-bit register, given as its low and high 64 bits."""
-        parts: list[_Part] = []
+        """128-bit registers, each given as its low and high 64 bits."""
+        written = "w" in spec.direction
+        one = self._written if written else self._read
         half = OperandSpec(spec.name, spec.direction, "reg", "b64")
+        parts: list[_Part] = []
         for index in range(0, len(operand.items), 2):
             name = f"q{block.fresh()}"
             block.declarations.append(f".reg .b128 {name};")
-            written = "w" in spec.direction
-            halves = [
-                self._written(half, item, block, False, span)
-                if written
-                else self._read(half, item, block, span)
-                for item in operand.items[index : index + 2]
-            ]
-            pair: list[_Part] = ["{", *halves[0], ", ", *halves[1], "}"]
+            low, high = (one(issue, half, item, block) for item in operand.items[index : index + 2])
+            pair: list[_Part] = ["{", *low, ", ", *high, "}"]
             if written:
                 block.after.append(["mov.b128 ", *pair, f", {name};"])
             else:
@@ -304,8 +287,26 @@ class Assembly:
         return ["{", *parts, "}"] if spec.braces else parts
 
 
-def _needs_byte(spec: OperandSpec) -> bool:
-    return spec.type == "e2m1x2"
+def _register_type(form: Form, spec: OperandSpec, name: str) -> str:
+    """The C++ type through which a value of type ``name`` reaches the instruction."""
+    if spec.kind == "pred":
+        return "u32"
+    if cxx.bits_of(name) == 8:
+        return "u16"
+    if name in ("f32", "f64") and not types.takes_float_register(form, spec):
+        return cxx.unsigned(cxx.bits_of(name))
+    return name
+
+
+def _converted(text: str, source: str, target: str) -> str:
+    """Between a value's type and the type it travels as: numeric for bytes and bools, else bits."""
+    if source == target:
+        return text
+    if target == "bool":
+        return f"({text} != 0)"
+    if cxx.bits_of(source) != cxx.bits_of(target):
+        return f"({target}){text}"
+    return cxx.reinterpret(text, source, target)
 
 
 def _keeps(form: Form) -> tuple[bool, bool]:

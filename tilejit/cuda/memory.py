@@ -139,7 +139,7 @@ class Memory:
         if offset.interval is not None and offset.interval.value is not None:
             total = offset.interval.value * size
             return f" + {cxx.int_literal(total, 'i64')}" if total else ""
-        return f" + (i64){offset.text}" if size == 1 else f" + (i64){offset.text} * {size}"
+        return f" + {offset.text}" if size == 1 else f" + {offset.text} * {size}"
 
     def declare_arena(self) -> list[str]:
         """The file-level declaration of shared memory."""

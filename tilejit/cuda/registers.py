@@ -19,7 +19,7 @@ from tilejit.cuda import cxx
 from tilejit.cuda.writer import Writer
 from tilejit.dtypes import DType
 from tilejit.ir import nodes, views
-from tilejit.layout import MEMORY_AXIS, TileLayout
+from tilejit.layout import MEMORY_AXIS, TileLayout, row_major
 
 
 @dataclass(slots=True)
@@ -98,6 +98,8 @@ class Positions:
 
 def _linear(view: nodes.View) -> tuple[int, _Axes] | None:
     layout, shape = view.layout, view.shape
+    if layout is None:
+        layout = row_major(tuple(e for e in shape if isinstance(e, int)))
     if not isinstance(layout, TileLayout) or view.dynamic_strides:
         return None
     if not isinstance(view.offset_elems, nodes.Const):

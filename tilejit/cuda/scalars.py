@@ -199,7 +199,7 @@ class Scalars:
         result = ranges.clip(interval, dtype) if interval else ranges.full(dtype)
         name = cxx.ctype(dtype)
         divisor = b.interval.value
-        if op == "mod" and 0 <= a.interval.low and a.interval.high < b.interval.low:
+        if op == "mod" and a.interval.low >= 0 and a.interval.high < b.interval.low:
             return a
         if a.interval.low >= 0 and b.interval.low >= 1:
             if a.interval.high < 1 << 32 and b.interval.high < 1 << 32:

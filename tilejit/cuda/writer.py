@@ -36,24 +36,31 @@ class Writer:
                 self.files.append(file)
             self._lines.append(f'#line {number} "{quote(file)}"')
             self._file, self._next_line = file, number
+        self._brace(text)
+
+    def _brace(self, text: str) -> None:
+        """A line that makes no code, so nothing ever asks where it comes from."""
         self._lines.append(self._indent + text)
         self._next_line += 1
 
     def open(self, text: str) -> None:
         """A line that opens a block."""
-        self.line(f"{text} {{" if text else "{")
+        if text:
+            self.line(f"{text} {{")
+        else:
+            self._brace("{")
         self._indent += "  "
 
     def middle(self, text: str) -> None:
         """Closes a block and opens the next: ``} else {``."""
         self._indent = self._indent[:-2]
-        self.line(f"}} {text} {{")
+        self._brace(f"}} {text} {{")
         self._indent += "  "
 
     def close(self, tail: str = "") -> None:
         """Closes the innermost block."""
         self._indent = self._indent[:-2]
-        self.line("}" + tail)
+        self._brace("}" + tail)
 
     def text(self) -> str:
         return "\n".join(self._lines) + "\n"

@@ -108,10 +108,9 @@ def _operands(lw: Lowering, nodes: list[ast.expr], conjunction: bool, node: ast.
         if_true, if_false = (right, left) if conjunction else (left, right)
         what = "`and`" if conjunction else "`or`"
         return operators.select(lw, truth, if_true, if_false, what)
-    result = _either(
+    return _either(
         lw, truth, (block, right), ([], left), conjunction, "both" if conjunction else "either"
     )
-    return result
 
 
 def _either(

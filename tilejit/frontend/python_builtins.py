@@ -232,6 +232,11 @@ def _compile_time(python: Callable[..., Any]) -> Handler:
             from tilejit.frontend import tensors
 
             return tensors.attribute(lw, args[0], args[1])
+        if python is hasattr and len(args) == 2 and isinstance(args[1], str) and not kwargs:
+            from tilejit.frontend import tensors
+
+            if any_runtime(args[0]) and children(args[0]) is None:
+                return args[1] in tensors.attribute_names(args[0])
         if any_runtime((tuple(args), tuple(kwargs.values()))):
             lw.refuse("builtin", f"{python.__name__}() of a run-time value")
         return operators.python_call(lw, f"{python.__name__}()", python, *args, **kwargs)

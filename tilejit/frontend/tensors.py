@@ -27,6 +27,15 @@ INDEXABLE = (ir.View, ir.Region, Sub)
 VIEW_ATTRIBUTES = ("shape", "dtype", "layout", "ndim", "size", "sub", "view", "permute", "ptr_to")
 
 
+def attribute_names(value: Any) -> tuple[str, ...]:
+    """What ``attribute`` knows of a run-time value: the answers of ``hasattr``."""
+    if isinstance(value, ir.View):
+        return VIEW_ATTRIBUTES
+    if isinstance(value, ir.Region):
+        return ("shape", "dtype")
+    return ("dtype",) if is_scalar(value) and isinstance(value.type, ir.ScalarType) else ()
+
+
 def attribute(lw: Lowering, value: Any, name: str) -> Any:
     """An attribute of a run-time value."""
     if isinstance(value, ir.View):

@@ -1,34 +1,44 @@
 """The IR as readable text, and back: ``parse_function(print_function(f)) == f`` (spans dropped).
 
 The text is Python syntax, read with Python's own parser. Literals carry their type (``int32(4)``),
-views and tile calls are spelled as calls, ``ewise`` bodies are functions printed before the kernel.
+views and calls are spelled as calls, ``X[i, j]`` is an element of a whole buffer, ``ewise`` bodies
+are functions printed before the kernel. Not here: reading it (``ir.scriptparser``).
 """
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from tilejit import layout
 from tilejit.ir import nodes
-from tilejit.ir.scriptparser import parse_function
+from tilejit.ir.scriptparser import ScriptError, parse_function
+from tilejit.ir.views import whole
 
-__all__ = ["print_expr", "print_function", "parse_function"]
+__all__ = ["ScriptError", "parse_function", "print_expr", "print_function"]
 
-INFIX: dict[str, str] = {
-    "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%",
-    "shl": "<<", "shr": ">>", "bitand": "&", "bitor": "|", "bitxor": "^",
-    "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=",
-    "and": "and", "or": "or",
+_INFIX: dict[str, tuple[str, int]] = {
+    "or": ("or", 1), "and": ("and", 2),
+    "lt": ("<", 4), "le": ("<=", 4), "gt": (">", 4), "ge": (">=", 4), "eq": ("==", 4), "ne": ("!=", 4),
+    "bitor": ("|", 5), "bitxor": ("^", 6), "bitand": ("&", 7), "shl": ("<<", 8), "shr": (">>", 8),
+    "add": ("+", 9), "sub": ("-", 9),
+    "mul": ("*", 10), "truediv": ("/", 10), "floordiv": ("//", 10), "mod": ("%", 10),
 }  # fmt: skip
+"""Spelling and Python's precedence of every binary operation with an infix form."""
+
+_PREFIX: dict[str, tuple[str, int]] = {"not": ("not ", 3), "neg": ("-", 11), "invert": ("~", 11)}
+_COMPARISON = 4
 
 
 def print_function(function: nodes.Function) -> str:
+    """The whole kernel, ``ewise`` bodies first. Equal functions give equal text."""
     printer = _Printer()
     params = ", ".join(f"{p.name}: {_type(p.type)}" for p in function.params)
     body = printer.block(function.body, 1)
     launch = ", ".join(
-        f"{name}={printer.value(getattr(function.launch, name))}"
-        for name in nodes.LaunchConfig.__dataclass_fields__
+        f"{field.name}={printer.data(getattr(function.launch, field.name))}"
+        for field in dataclasses.fields(function.launch)
+        if getattr(function.launch, field.name) != field.default
     )
     head = [f"@kernel(target={function.target!r})", f"@launch({launch})"]
     head.append(f"def {function.name}({params}):")
@@ -41,22 +51,24 @@ def print_expr(expr: nodes.Expr) -> str:
 
 
 def _type(kind: nodes.Type) -> str:
-    if isinstance(kind, nodes.ScalarType):
-        return kind.dtype.name
-    if isinstance(kind, nodes.PointerType):
-        return f"ptr({kind.space!r})"
-    if isinstance(kind, nodes.VoidType):
-        return "void"
-    if isinstance(kind, nodes.TupleType):
-        return f"tuple({', '.join(_type(i) for i in kind.items)})"
-    return (
-        f"tensor({_shape(kind.shape)}, {kind.dtype.name!r}, {_layout(kind.layout)}, "
-        f"{kind.space!r}, {kind.align_bytes})"
-    )
+    match kind:
+        case nodes.ScalarType():
+            return kind.dtype.name
+        case nodes.PointerType():
+            return f"ptr({kind.space!r})"
+        case nodes.VoidType():
+            return "void"
+        case nodes.TupleType():
+            return f"tuple({', '.join(_type(i) for i in kind.items)})"
+        case nodes.TensorType():
+            return (
+                f"tensor({_shape(kind.shape)}, {kind.dtype.name!r}, {_layout(kind.layout)}, "
+                f"{kind.space!r}, {kind.align_bytes})"
+            )
 
 
 def _shape(shape: tuple[int | nodes.Var, ...]) -> str:
-    return _tuple([str(d) if isinstance(d, int) else f"{d.name}" for d in shape])
+    return _tuple([str(d) if isinstance(d, int) else d.name for d in shape])
 
 
 def _tuple(items: list[str]) -> str:
@@ -71,10 +83,10 @@ class _Printer:
     def __init__(self) -> None:
         self.functions: list[str] = []
 
-    def value(self, value: Any) -> str:
+    def data(self, value: Any) -> str:
         """A launch field: expressions inside plain Python data."""
         if isinstance(value, tuple):
-            return _tuple([self.value(v) for v in value])
+            return _tuple([self.data(v) for v in value])
         if isinstance(value, bool | int | str) or value is None:
             return repr(value)
         return self.expr(value)
@@ -88,17 +100,6 @@ class _Printer:
     def statement(self, s: nodes.Stmt, depth: int) -> list[str]:
         pad = "    " * depth
         match s:
-            case nodes.Declare(var=var, value=None):
-                return [f"{pad}{var.name}: {_type(var.type)}"]
-            case nodes.Declare(var=var, value=value):
-                assert value is not None
-                return [f"{pad}{var.name}: {_type(var.type)} = {self.expr(value)}"]
-            case nodes.Assign(var=var, value=value):
-                return [f"{pad}{var.name} = {self.expr(value)}"]
-            case nodes.Store(view=view, indices=indices, value=value):
-                return [f"{pad}{self.expr(view)}[{self._index(indices)}] = {self.expr(value)}"]
-            case nodes.AllocTensor(buffer=buffer):
-                return [f"{pad}{buffer.name}: {_type(buffer.type)}"]
             case nodes.If(condition=condition, then=then, orelse=orelse):
                 lines = [f"{pad}if {self.expr(condition)}:", *self.block(then, depth + 1)]
                 if orelse:
@@ -111,28 +112,57 @@ class _Printer:
                 return [head, *self.block(s.body, depth + 1)]
             case nodes.While(body=body):
                 return [f"{pad}while True:", *self.block(body, depth + 1)]
+        return [pad + self.simple(s)]
+
+    def simple(self, s: nodes.Stmt) -> str:
+        """A statement of one line."""
+        match s:
+            case nodes.Declare(var=var, value=value):
+                declared = f"{var.name}: {_type(var.type)}"
+                return declared if value is None else f"{declared} = {self.expr(value)}"
+            case nodes.Assign(var=var, value=value):
+                return f"{var.name} = {self.expr(value)}"
+            case nodes.Store(view=view, indices=indices, value=value):
+                return f"{self.element(view, indices)} = {self.expr(value)}"
+            case nodes.AllocTensor(buffer=buffer):
+                return f"{buffer.name}: {_type(buffer.type)}"
             case nodes.Break():
-                return [f"{pad}break"]
+                return "break"
             case nodes.Continue():
-                return [f"{pad}continue"]
+                return "continue"
             case nodes.Return(value=value):
-                return [f"{pad}return" if value is None else f"{pad}return {self.expr(value)}"]
+                return "return" if value is None else f"return {self.expr(value)}"
             case nodes.Evaluate(call=call):
-                return [f"{pad}{self.expr(call)}"]
+                return self.expr(call)
         raise TypeError(f"not a statement: {s!r}")
 
-    def _index(self, indices: tuple[nodes.Expr, ...]) -> str:
-        return ", ".join(self.expr(i) for i in indices) + ("," if len(indices) == 1 else "") or "()"
+    def element(self, view: nodes.View, indices: tuple[nodes.Expr, ...]) -> str:
+        listed = ", ".join(self.expr(i) for i in indices)
+        index = f"{listed}," if len(indices) == 1 else listed or "()"
+        seen = view.buffer.name if view == whole(view.buffer) else self.expr(view)
+        return f"{seen}[{index}]"
 
     # expressions
 
-    def expr(self, e: nodes.Expr) -> str:
+    def expr(self, e: nodes.Expr, above: int = 0) -> str:
+        """``e`` as text that stands beside an operator of precedence ``above``."""
+        match e:
+            case nodes.Binary(op=op, lhs=lhs, rhs=rhs) if op in _INFIX:
+                word, own = _INFIX[op]
+                # Operators are left-associative; comparisons would chain.
+                left = self.expr(lhs, own + 1 if own == _COMPARISON else own)
+                return _enclosed(f"{left} {word} {self.expr(rhs, own + 1)}", own < above)
+            case nodes.Unary(op=op, operand=operand) if op in _PREFIX:
+                word, own = _PREFIX[op]
+                return _enclosed(f"{word}{self.expr(operand, own)}", own < above)
+        return self.atom(e)
+
+    def atom(self, e: nodes.Expr) -> str:
+        """An expression that needs no parentheses."""
         match e:
             case nodes.Const(value=value, type=kind):
                 text = repr(value)
-                if text in ("nan", "inf", "-inf"):
-                    text = repr(text)
-                return f"{kind.dtype.name}({text})"
+                return f"{kind.dtype.name}({repr(text) if text.strip('-') in ('inf', 'nan') else text})"
             case nodes.Text(value=value):
                 return repr(value)
             case nodes.Static(value=value):
@@ -142,28 +172,27 @@ class _Printer:
             case nodes.HardwareId(name=name):
                 return f"hw({name!r})"
             case nodes.Unary(op=op, operand=operand):
-                return f"{op}_({self.expr(operand)})"
+                return f"{op}({self.expr(operand)})"
             case nodes.Binary(op=op, lhs=lhs, rhs=rhs):
-                if op in INFIX:
-                    return f"({self.expr(lhs)} {INFIX[op]} {self.expr(rhs)})"
                 return f"{op}({self.expr(lhs)}, {self.expr(rhs)})"
             case nodes.Select():
                 parts = (e.condition, e.if_true, e.if_false)
                 return f"select({', '.join(self.expr(p) for p in parts)})"
             case nodes.Cast(operand=operand, type=kind):
                 return f"cast({self.expr(operand)}, {_type(kind)})"
-            case nodes.Bitcast(operand=operand, type=kind):
-                return f"bitcast({self.expr(operand)}, {_type(kind)})"
+            case nodes.Bitcast(operand=operand, type=pointer_or_scalar):
+                return f"bitcast({self.expr(operand)}, {_type(pointer_or_scalar)})"
             case nodes.Load(view=view, indices=indices):
-                return f"{self.expr(view)}[{self._index(indices)}]"
-            case nodes.Address(buffer=buffer, offset_bytes=offset, type=kind):
-                return f"address({buffer.name}, {self.expr(offset)}, {_type(kind)})"
+                return self.element(view, indices)
+            case nodes.Address(buffer=buffer, offset_bytes=offset, type=pointer):
+                return f"address({buffer.name}, {self.expr(offset)}, {_type(pointer)})"
+        return self.structure(e)
+
+    def structure(self, e: nodes.Expr) -> str:
+        """Views, calls and what calls hold."""
+        match e:
             case nodes.View():
-                strides = _tuple([f"({d}, {self.expr(s)})" for d, s in e.dynamic_strides])
-                return (
-                    f"view({e.buffer.name}, {e.dtype.name!r}, {_shape(e.shape)}, {_layout(e.layout)}, "
-                    f"{self.expr(e.offset_elems)}, {strides})"
-                )
+                return self.view(e)
             case nodes.Region(view=view, starts=starts, extents=extents):
                 listed = _tuple([self.expr(s) for s in starts])
                 return f"region({self.expr(view)}, {listed}, {extents!r})"
@@ -172,21 +201,33 @@ class _Printer:
             case nodes.Keyword(name=name, value=value):
                 return f"keyword({name!r}, {self.expr(value)})"
             case nodes.Call():
-                return self._call(e)
+                parts = [repr(e.op), *(self.expr(a) for a in e.args)]
+                parts += [f"type={_type(e.type)}"] if e.type != nodes.VOID else []
+                parts += [f"scope={e.attrs.scope!r}"] if e.attrs is not None else []
+                return f"call({', '.join(parts)})"
             case nodes.LambdaExpr():
-                return self._function(e)
+                return f"scalar({self.function(e)})"
         raise TypeError(f"not an expression: {e!r}")
 
-    def _call(self, e: nodes.Call) -> str:
-        parts = [repr(e.op), *(self.expr(a) for a in e.args), f"type={_type(e.type)}"]
-        if e.attrs is not None:
-            parts.append(f"scope={e.attrs.scope!r}")
-        return f"call({', '.join(parts)})"
+    def view(self, e: nodes.View) -> str:
+        if e == whole(e.buffer):
+            return f"whole({e.buffer.name})"
+        strides = _tuple([f"({d}, {self.expr(s)})" for d, s in e.dynamic_strides])
+        return (
+            f"view({e.buffer.name}, {e.dtype.name!r}, {_shape(e.shape)}, {_layout(e.layout)}, "
+            f"{self.expr(e.offset_elems)}, {strides})"
+        )
 
-    def _function(self, e: nodes.LambdaExpr) -> str:
-        reference = f"function_{len(self.functions)}"
+    def function(self, e: nodes.LambdaExpr) -> str:
+        """Prints a scalar function before the kernel; its name there."""
         params = ", ".join(f"{p.name}: {_type(p.type)}" for p in e.params)
         body = "\n".join(self.block(e.body, 1))
-        head = f"def {reference}({params}) -> {_type(e.type)}:"
-        self.functions.append(f"@scalar({e.name!r})\n{head}\n{body}\n")
-        return reference
+        name = f"function_{len(self.functions)}"
+        self.functions.append(
+            f"@scalar({e.name!r})\ndef {name}({params}) -> {_type(e.type)}:\n{body}\n"
+        )
+        return name
+
+
+def _enclosed(text: str, needed: bool) -> str:
+    return f"({text})" if needed else text

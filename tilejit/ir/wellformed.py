@@ -2,46 +2,65 @@
 
 A violation is a defect of tilejit (``InternalError``): users meet the frontend's diagnostics first.
 Checked: names declared once and before use, types of operations, loops around break and continue,
-ranks of views and regions. Legality of instructions is the families'.
+ranks and extents of views and regions, calls against ``ir.ops``. Legality of instructions is the
+families'.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import keyword
+import math
 
+from tilejit import dtypes
 from tilejit.errors import InternalError, Span, fault
 from tilejit.ir import nodes
 from tilejit.ir.build import COMPARISONS
-from tilejit.ir.ops import OPS, STRUCTURAL
+from tilejit.ir.ops import OPS, STRUCTURAL, Op
+
+_AXES = ("x", "y", "z")
+_PER_AXIS = (
+    "tid", "ntid", "ctaid", "nctaid", "cluster_ctaid", "cluster_nctaid", "clusterid", "nclusterid",
+)  # fmt: skip
+HARDWARE_IDS = frozenset(
+    [f"{name}.{axis}" for name in _PER_AXIS for axis in _AXES]
+    + ["tid", "laneid", "warpid", "warpgroupid", "warp_in_warpgroup", "tid_in_warpgroup"]
+    + ["cluster_ctarank"]
+)
+"""Names that a ``HardwareId`` may have."""
 
 
 def verify(function: nodes.Function) -> None:
     """Raises ``InternalError`` naming the first malformed node."""
-    checker = _Checker(function.name)
+    checker = _Checker(function.name, None)
     for param in function.params:
         checker.declare(param, param.span)
     for param in function.params:
         if isinstance(param.type, nodes.TensorType):
-            for extent in param.type.shape:
-                if isinstance(extent, nodes.Var):
-                    checker.use(extent, param.span)
+            checker.tensor_type(param.type, param.span)
+            checker.require(
+                param.type.space == "global", f"{param.name!r} is not global", param.span
+            )
+    checker.launch(function)
     checker.block(function.body, loops=0)
 
 
 class _Checker:
-    def __init__(self, kernel: str) -> None:
+    """``result``: the type that ``Return`` gives, None in a kernel."""
+
+    def __init__(self, kernel: str, result: nodes.ScalarType | None) -> None:
         self.kernel = kernel
+        self.result = result
         self.scope: dict[str, nodes.Var] = {}
         self.every_name: set[str] = set()
-
-    def fail(self, message: str, span: Span | None) -> None:
-        raise fault(InternalError, "ir/malformed", f"{self.kernel}: {message}", span)
+        self.immutable: set[str] = set()
 
     def require(self, condition: bool, message: str, span: Span | None) -> None:
         if not condition:
-            self.fail(message, span)
+            raise fault(InternalError, "ir/malformed", f"{self.kernel}: {message}", span)
 
     def declare(self, var: nodes.Var, span: Span | None) -> None:
+        named = var.name.isidentifier() and not keyword.iskeyword(var.name)
+        self.require(named, f"{var.name!r} is not a name", span)
         self.require(var.name not in self.every_name, f"{var.name!r} is declared twice", span)
         self.every_name.add(var.name)
         self.scope[var.name] = var
@@ -51,52 +70,93 @@ class _Checker:
         self.require(declared is not None, f"{var.name!r} is used where it is not declared", span)
         self.require(declared == var, f"{var.name!r} is used with type {var.type}", span)
 
+    def launch(self, function: nodes.Function) -> None:
+        config = function.launch
+        for size in config.grid or ():
+            self.integer(size, "a grid size")
+        for what, sizes in (("block", config.block), ("cluster", config.cluster or (1,))):
+            right = 1 <= len(sizes) <= 3 and all(size > 0 for size in sizes)
+            self.require(right, f"{what} {sizes} is not 1 to 3 positive sizes", function.span)
+
     # statements
 
     def block(self, block: nodes.Block, loops: int) -> None:
         outer = dict(self.scope)
         for statement in block:
             self.statement(statement, loops)
-        self.scope = outer
+        # Scalars end with their block; buffers live for the rest of the function.
+        made = {n: v for n, v in self.scope.items() if isinstance(v.type, nodes.TensorType)}
+        self.scope = made | outer
 
     def statement(self, s: nodes.Stmt, loops: int) -> None:
         match s:
             case nodes.Declare(var=var, value=value):
                 if value is not None:
                     self.typed(value, var.type, s.span)
+                holds = isinstance(var.type, nodes.ScalarType | nodes.PointerType)
+                self.require(holds, f"{var.name!r} is declared with type {var.type}", s.span)
                 self.declare(var, s.span)
             case nodes.Assign(var=var, value=value):
                 self.use(var, s.span)
+                self.require(var.name not in self.immutable, f"{var.name!r} is immutable", s.span)
+                self.require(
+                    not isinstance(var.type, nodes.TensorType), f"buffer {var.name!r} is assigned",
+                    s.span,
+                )  # fmt: skip
                 self.typed(value, var.type, s.span)
             case nodes.Store(view=view, indices=indices, value=value):
-                self.expr(view)
                 self.element(view, indices, s.span)
                 self.typed(value, nodes.ScalarType(view.dtype), s.span)
             case nodes.AllocTensor(buffer=buffer):
-                self.declare(buffer, s.span)
+                self.alloc(buffer, s.span)
             case nodes.If(condition=condition, then=then, orelse=orelse):
                 self.typed(condition, nodes.BOOL, s.span)
                 self.block(then, loops)
                 self.block(orelse, loops)
             case nodes.For():
-                for bound in (s.start, s.stop, s.step):
-                    self.typed(bound, s.var.type, s.span)
-                self.require(s.step.value != 0, "a loop's step is zero", s.span)
-                outer = dict(self.scope)
-                self.declare(s.var, s.span)
-                self.block(s.body, loops + 1)
-                self.scope = outer
+                self.for_(s, loops)
             case nodes.While(body=body):
                 self.block(body, loops + 1)
             case nodes.Break() | nodes.Continue():
                 self.require(loops > 0, f"{type(s).__name__} outside a loop", s.span)
             case nodes.Return(value=value):
-                if value is not None:
-                    self.expr(value)
+                self.return_(value, s.span)
             case nodes.Evaluate(call=call):
+                self.require(isinstance(call, nodes.Call), "only calls are evaluated", s.span)
                 self.expr(call)
             case _:
-                self.fail(f"{type(s).__name__} is not a statement", None)
+                self.require(False, f"{type(s).__name__} is not a statement", None)
+
+    def alloc(self, buffer: nodes.Var, span: Span | None) -> None:
+        kind = buffer.type
+        self.require(isinstance(kind, nodes.TensorType), f"{buffer.name!r} is no tensor", span)
+        assert isinstance(kind, nodes.TensorType)
+        self.require(kind.space != "global", f"{buffer.name!r} is allocated in global space", span)
+        static = all(isinstance(d, int) for d in kind.shape)
+        self.require(static, f"{buffer.name!r} is allocated with a run-time shape", span)
+        self.tensor_type(kind, span)
+        self.declare(buffer, span)
+
+    def for_(self, s: nodes.For, loops: int) -> None:
+        self.integer(s.var, "a loop variable", declared=False)
+        for bound in (s.start, s.stop, s.step):
+            self.typed(bound, s.var.type, s.span)
+        constant = isinstance(s.step, nodes.Const) and s.step.value != 0
+        self.require(constant, "a loop's step is not a nonzero constant", s.span)
+        outer = dict(self.scope)
+        self.declare(s.var, s.span)
+        self.immutable.add(s.var.name)
+        self.block(s.body, loops + 1)
+        del self.scope[s.var.name]
+        self.scope |= outer
+
+    def return_(self, value: nodes.Expr | None, span: Span | None) -> None:
+        if self.result is None:
+            self.require(value is None, "a kernel returns a value", span)
+            return
+        self.require(value is not None, "a scalar function returns nothing", span)
+        assert value is not None
+        self.typed(value, self.result, span)
 
     # expressions
 
@@ -104,45 +164,66 @@ class _Checker:
         self.expr(value)
         self.require(value.type == kind, f"expected {kind}, got {value.type}", value.span or span)
 
-    def integer(self, value: nodes.Expr, what: str) -> None:
+    def scalar(self, value: nodes.Expr, what: str) -> dtypes.DType:
         self.expr(value)
+        kind = value.type
+        self.require(isinstance(kind, nodes.ScalarType), f"{what} is {kind}", value.span)
+        assert isinstance(kind, nodes.ScalarType)
+        return kind.dtype
+
+    def integer(self, value: nodes.Expr, what: str, *, declared: bool = True) -> None:
+        if declared:
+            self.expr(value)
         kind = value.type
         right = isinstance(kind, nodes.ScalarType) and kind.dtype.is_integer
         self.require(right, f"{what} is {kind}, not an integer", value.span)
 
-    def element(
-        self, view: nodes.View, indices: tuple[nodes.Expr, ...], span: Span | None
-    ) -> None:
-        self.require(
-            len(indices) == len(view.shape),
-            f"{len(indices)} indices for {len(view.shape)} axes", span,
-        )  # fmt: skip
+    def element(self, view: nodes.View, indices: tuple[nodes.Expr, ...], span: Span | None) -> None:
+        self.require(isinstance(view, nodes.View), "an element of something not a view", span)
+        self.expr(view)
+        rank = len(view.shape)
+        self.require(len(indices) == rank, f"{len(indices)} indices for {rank} axes", span)
+        self.require(view.space != "tmem", "tensor memory has no element access", span)
         for index in indices:
             self.integer(index, "an index")
 
     def expr(self, e: nodes.Expr) -> None:
         match e:
-            case nodes.Const() | nodes.Text() | nodes.Static() | nodes.HardwareId():
+            case nodes.Text() | nodes.Static():
                 pass
+            case nodes.Const():
+                self.const(e)
+            case nodes.HardwareId(name=name):
+                self.require(name in HARDWARE_IDS, f"no hardware id is called {name!r}", e.span)
             case nodes.Var():
                 self.use(e, e.span)
-            case nodes.Unary(operand=operand):
-                self.typed(operand, e.type, e.span)
+            case nodes.Unary():
+                self.unary(e)
             case nodes.Binary():
                 self.binary(e)
             case nodes.Select():
                 self.typed(e.condition, nodes.BOOL, e.span)
                 self.typed(e.if_true, e.type, e.span)
                 self.typed(e.if_false, e.type, e.span)
-            case nodes.Cast(operand=operand) | nodes.Bitcast(operand=operand):
+            case nodes.Cast(operand=operand):
+                self.scalar(operand, "the operand of a cast")
+            case nodes.Bitcast(operand=operand):
                 self.expr(operand)
+                old, new = _bits(operand.type), _bits(e.type)
+                self.require(old == new, f"a bitcast from {old} to {new} bits", e.span)
             case nodes.Load(view=view, indices=indices):
-                self.expr(view)
                 self.element(view, indices, e.span)
                 self.require(e.type.dtype == view.dtype, "a load has another type", e.span)
             case nodes.Address(buffer=buffer, offset_bytes=offset):
-                self.use(buffer, e.span)
                 self.integer(offset, "an offset")
+                space = self.buffer(buffer, e.span).space
+                self.require(e.type.space == space, f"a {e.type} into {space} space", e.span)
+            case _:
+                self.structure(e)
+
+    def structure(self, e: nodes.Expr) -> None:
+        """Views, calls and what calls hold."""
+        match e:
             case nodes.View():
                 self.view(e)
             case nodes.Region():
@@ -157,63 +238,192 @@ class _Checker:
             case nodes.LambdaExpr():
                 self.function(e)
             case _:
-                self.fail(f"{type(e).__name__} is not an expression", None)
+                self.require(False, f"{type(e).__name__} is not an expression", None)
+
+    def const(self, e: nodes.Const) -> None:
+        dtype = e.type.dtype
+        if dtype.is_float:
+            right = isinstance(e.value, int | float) and not isinstance(e.value, bool)
+        elif dtype.is_integer:
+            low, high = dtypes.integer_range(dtype)
+            right = type(e.value) is int and low <= e.value <= high
+        else:
+            right = e.value in (True, False)
+        self.require(right, f"{e.value!r} is no {dtype}", e.span)
+
+    def unary(self, e: nodes.Unary) -> None:
+        self.typed(e.operand, e.type, e.span)
+        dtype = e.type.dtype
+        if e.op == "not":
+            right = dtype.kind == "bool"
+        elif e.op == "invert":
+            right = dtype.kind != "float"
+        else:
+            right = dtype.kind != "bool"
+        self.require(right, f"{e.op} of {dtype}", e.span)
 
     def binary(self, e: nodes.Binary) -> None:
-        self.expr(e.lhs)
-        shift = e.op in ("shl", "shr")
-        if shift:
+        dtype = self.scalar(e.lhs, f"an operand of {e.op}")
+        if e.op in ("shl", "shr"):
             self.integer(e.rhs, "a shift count")
         else:
             self.typed(e.rhs, e.lhs.type, e.span)
+        self.require(_computes(e.op, dtype), f"{e.op} of {dtype}", e.span)
         logic = e.op in COMPARISONS or e.op in ("and", "or")
         expected = nodes.BOOL if logic else e.lhs.type
         self.require(e.type == expected, f"{e.op} has type {e.type}, not {expected}", e.span)
 
+    # tensors
+
+    def tensor_type(self, kind: nodes.TensorType, span: Span | None) -> None:
+        for extent in kind.shape:
+            if isinstance(extent, nodes.Var):
+                self.integer(extent, "an extent")
+            else:
+                self.require(extent > 0, f"a buffer has extent {extent}", span)
+        align = kind.align_bytes
+        self.require(align > 0 and align & (align - 1) == 0, f"an alignment of {align}", span)
+
+    def buffer(self, var: nodes.Var, span: Span | None) -> nodes.TensorType:
+        self.use(var, span)
+        self.require(isinstance(var.type, nodes.TensorType), f"{var.name!r} is no buffer", span)
+        assert isinstance(var.type, nodes.TensorType)
+        return var.type
+
     def view(self, e: nodes.View) -> None:
-        self.use(e.buffer, e.span)
+        self.buffer(e.buffer, e.span)
         self.integer(e.offset_elems, "an offset")
-        if e.layout is not None and all(isinstance(d, int) for d in e.shape):
-            total = 1
-            for dimension, extent in enumerate(e.shape):
-                dynamic = dimension in dict(e.dynamic_strides)
-                total *= 1 if dynamic and e.layout.size == 1 else int(extent)  # type: ignore[arg-type]
-            if not e.dynamic_strides:
-                self.require(
-                    e.layout.size == total,
-                    f"a view of {total} elements has a layout of {e.layout.size}", e.span,
-                )  # fmt: skip
-        for _, stride in e.dynamic_strides:
+        for extent in e.shape:
+            if isinstance(extent, nodes.Var):
+                self.integer(extent, "an extent")
+        if e.layout is not None:
+            size = math.prod(d for d in e.shape if isinstance(d, int))
+            self.require(
+                e.layout.size == size,
+                f"a view of {size} elements has a layout of {e.layout.size}", e.span,
+            )  # fmt: skip
+        for axis, stride in e.dynamic_strides:
+            self.require(0 <= axis < len(e.shape), f"a stride of axis {axis}", e.span)
             self.integer(stride, "a stride")
 
     def region(self, e: nodes.Region) -> None:
         self.expr(e.view)
         rank = len(e.view.shape)
+        ranks = (len(e.starts), len(e.extents))
         self.require(
-            len(e.starts) == rank and len(e.extents) == rank, "a region has another rank", e.span
-        )
+            ranks == (rank, rank),
+            f"a region of {ranks[0]} starts and {ranks[1]} extents in a view of {rank} axes", e.span,
+        )  # fmt: skip
         for start in e.starts:
             self.integer(start, "a region's start")
         self.require(all(x > 0 for x in e.extents), "a region has an empty extent", e.span)
+
+    # calls
 
     def call(self, e: nodes.Call) -> None:
         for arg in e.args:
             self.expr(arg)
         if e.op in STRUCTURAL:
-            self.require((e.attrs is None) == (e.op == "ptx"), f"{e.op} and its scope", e.span)
+            self.structural(e)
             return
         self.require(e.op in OPS, f"no operation is called {e.op!r}", e.span)
+        self.require(e.attrs is None, f"{e.op} has a scope", e.span)
         row = OPS[e.op]
-        fixed = [a for a in row.args if a != "..."]
-        enough = len(e.args) == len(fixed) or (len(fixed) < len(row.args) and len(e.args) >= len(fixed))
-        self.require(enough, f"{e.op} takes {len(fixed)} arguments, got {len(e.args)}", e.span)
-        if row.result == "void":
-            self.require(e.type == nodes.VOID, f"{e.op} has no value", e.span)
+        more = row.args[-1:] == ("...",)
+        words = row.args[:-1] if more else row.args
+        given = len(e.args)
+        enough = given >= len(words) if more else given == len(words)
+        self.require(enough, f"{e.op} takes {len(words)} arguments, got {given}", e.span)
+        common = self.arguments(e, words)
+        result = _result(row, common)
+        self.require(e.type == result, f"{e.op} has type {e.type}, not {result}", e.span)
+
+    def arguments(self, e: nodes.Call, words: tuple[str, ...]) -> nodes.Type:
+        """Checks arguments against their words; the type T of those marked so."""
+        common: nodes.Type = nodes.VOID
+        for word, arg in zip(words, e.args):
+            where = f"an argument of {e.op}"
+            if word == "text":
+                self.require(isinstance(arg, nodes.Text), f"{where} is no text", e.span)
+            elif word == "static":
+                fixed = isinstance(arg, nodes.Static | nodes.Const | nodes.Text)
+                self.require(fixed, f"{where} is not static", e.span)
+            elif word.startswith("T:"):
+                dtype = self.scalar(arg, where)
+                right = {"float": dtype.is_float, "int": dtype.is_integer, "any": True}[word[2:]]
+                self.require(right, f"{where} is {dtype}, expected {word[2:]}", e.span)
+                if common != nodes.VOID:
+                    self.require(arg.type == common, f"{where} is {dtype}, not {common}", e.span)
+                common = arg.type
+            elif word != "any":
+                dtype = self.scalar(arg, where)
+                self.require(dtype.name == word, f"{where} is {dtype}, expected {word}", e.span)
+        return common
+
+    def structural(self, e: nodes.Call) -> None:
+        """``tile.apply`` and ``ptx``: name, operands, keywords; ``tile.ewise``: body, operands."""
+        kinds: tuple[type, ...] = (nodes.Text, nodes.Tuple, nodes.Tuple)
+        if e.op == "tile.ewise":
+            kinds = (nodes.LambdaExpr, nodes.Tuple)
+        right = len(e.args) == len(kinds) and all(map(isinstance, e.args, kinds))
+        self.require(right, f"{e.op} and its arguments", e.span)
+        self.require((e.attrs is None) == (e.op == "ptx"), f"{e.op} and its scope", e.span)
+        self.require(e.type == nodes.VOID, f"{e.op} has no value", e.span)
+        for tuple_ in e.args[2:]:
+            assert isinstance(tuple_, nodes.Tuple)
+            named = all(isinstance(item, nodes.Keyword) for item in tuple_.items)
+            self.require(named, f"{e.op} has a parameter without a name", e.span)
 
     def function(self, e: nodes.LambdaExpr) -> None:
-        inner = _Checker(f"{self.kernel}/{e.name}")
+        inner = _Checker(f"{self.kernel}/{e.name}", e.type)
         for param in e.params:
             inner.declare(param, param.span)
+        inner.pure(e.body)
         inner.block(e.body, loops=0)
-        returns: list[Any] = [s for s in e.body if isinstance(s, nodes.Return | nodes.If)]
-        self.require(bool(returns), f"{e.name} returns nothing", e.span)
+        self.require(_returns(e.body), f"{e.name} has a path without a return", e.span)
+
+    def pure(self, block: nodes.Block) -> None:
+        for s in block:
+            allowed = nodes.Declare | nodes.Assign | nodes.If | nodes.Return
+            self.require(isinstance(s, allowed), f"{type(s).__name__} in a scalar function", s.span)
+            if isinstance(s, nodes.If):
+                self.pure(s.then)
+                self.pure(s.orelse)
+
+
+def _computes(op: str, dtype: dtypes.DType) -> bool:
+    """Whether a binary operation exists on a type."""
+    if op in ("and", "or"):
+        return dtype.kind == "bool"
+    if op in ("bitand", "bitor", "bitxor"):
+        return dtype.kind != "float"
+    if op in ("shl", "shr"):
+        return dtype.is_integer
+    if op == "truediv":
+        return dtype.is_float
+    return op in COMPARISONS or dtype.kind != "bool"
+
+
+def _bits(kind: nodes.Type) -> int | None:
+    """Width of a scalar or pointer."""
+    if isinstance(kind, nodes.ScalarType):
+        return kind.dtype.bits
+    if isinstance(kind, nodes.PointerType):
+        return 32 if kind.space in ("shared", "tmem") else 64
+    return None
+
+
+def _result(row: Op, common: nodes.Type) -> nodes.Type:
+    if row.result == "T":
+        return common
+    return nodes.VOID if row.result == "void" else nodes.ScalarType(dtypes.dtype(row.result))
+
+
+def _returns(block: nodes.Block) -> bool:
+    """Whether every path through a block ends in a return."""
+    for s in block:
+        if isinstance(s, nodes.Return):
+            return True
+        if isinstance(s, nodes.If) and _returns(s.then) and _returns(s.orelse):
+            return True
+    return False

@@ -15,11 +15,9 @@ from functools import lru_cache
 
 from tilejit import T, jit
 
-MAX_THREADS = 1024
-REGISTER_WORDS = 16
-"""Registers of a thread that keep its part of the row as loaded."""
-SHARED_BYTES = 96 * 1024
-"""Shared memory one CTA takes for a row, so that two CTAs share an SM with 227 KiB."""
+SHARED_BYTES_ONE_CTA = 200 * 1024
+SHARED_BYTES_TWO_CTAS = 96 * 1024
+"""Shared memory a CTA takes for its row, with one or two CTAs on an SM of 227 KiB."""
 
 
 @dataclass(frozen=True)
@@ -74,68 +72,132 @@ class RowPlan:
         return f"b{bits}" if self.words == 1 else f"v{self.words}.b{bits}"
 
 
-def plan_rows(row_elems: int, elem_bytes: int, align_bytes: int = 16) -> RowPlan:
+def plan_rows(
+    row_elems: int, elem_bytes: int, align_bytes: int = 16, parameters: bool = False
+) -> RowPlan:
     """The plan for rows of ``row_elems`` elements whose base and row pitch are multiples of
-    ``align_bytes``."""
+    ``align_bytes``. ``parameters``: a weight or bias is read with every vector, so fewer
+    registers are left to keep the row.
+
+    The numbers were measured on one H200 (``benchmarks/notes.md``): short rows want few threads
+    with two to four vectors each, rows beyond 4096 vectors want a whole SM.
+    """
     vector_elems = max(1, 16 // elem_bytes)
     while vector_elems > 1 and (
         row_elems % vector_elems or vector_elems * elem_bytes > align_bytes
     ):
         vector_elems //= 2
     vectors = row_elems // vector_elems
-    threads_per_row = _threads_for(vectors)
-    rows_per_cta = max(1, 128 // threads_per_row)
-    full, tail = divmod(vectors, threads_per_row)
-    chunks = full + (tail > 0)
     vector_bytes = vector_elems * elem_bytes
-    register_chunks = min(chunks, max(1, REGISTER_WORDS * 4 // max(4, vector_bytes)))
-    left = chunks - register_chunks
-    shared_chunks = min(left, SHARED_BYTES // (vector_bytes * threads_per_row * rows_per_cta))
+    threads, register_chunks, min_blocks = _shape_for(vectors, parameters)
+    full, tail = divmod(vectors, threads)
+    chunks = full + (tail > 0)
+    register_chunks = min(chunks, register_chunks)
+    rows_per_cta = max(1, 128 // threads)
+    shared_bytes = SHARED_BYTES_TWO_CTAS if min_blocks > 1 else SHARED_BYTES_ONE_CTA
+    shared_chunks = min(
+        chunks - register_chunks, shared_bytes // (vector_bytes * threads * rows_per_cta)
+    )
     return RowPlan(
-        elem_bytes, vector_elems, threads_per_row, rows_per_cta, full, tail, register_chunks,
-        shared_chunks,
+        elem_bytes, vector_elems, threads, rows_per_cta, full, tail, register_chunks,
+        shared_chunks, min_blocks,
     )  # fmt: skip
 
 
-def _threads_for(vectors: int) -> int:
-    """The smallest power of two from 8 to 1024 that leaves at most eight vectors to a thread, and
-    two where rows are short."""
+def _shape_for(vectors: int, parameters: bool) -> tuple[int, int, int]:
+    """(threads per row, vectors of a thread in registers, CTAs per SM)."""
+    if vectors > 4096:
+        if vectors <= 8192 and not parameters:
+            return 512, 8, 2
+        return 1024, 4, 1
     threads = 8
-    while threads < MAX_THREADS and threads * (2 if threads < 256 else 8) < vectors:
+    while threads < 512 and threads * (2 if threads < 64 else 4) < vectors:
         threads *= 2
-    return threads
+    return threads, 8, 2 if threads == 512 else 1
 
 
 # --- the kernel side: how a thread sees its part of a row
 
 
 @jit
+def to_float(value):
+    return T.cast(value, "float32")
+
+
+@jit
+def to_bfloat(value):
+    return T.cast(value, "bfloat16")
+
+
+@jit
+def to_half(value):
+    return T.cast(value, "float16")
+
+
+@jit
 def widen(words, x):
     """x[i] = words[i] as float32."""
-    for i in T.unroll(x.shape[0]):
-        x[i] = T.cast(words[i], "float32")
+    T.cuda.tile.ewise(to_float, x, words)
 
 
 @jit
 def narrow(x, words):
     """words[i] = x[i] rounded to nearest even in the words' dtype, packed in pairs if it can be."""
     count = x.shape[0]
-    if words.dtype == T.float32 or count % 2 != 0:
-        for i in T.unroll(count):
-            words[i] = T.cast(x[i], words.dtype)
-    else:
+    if words.dtype == T.float32:
+        scalars(T.ptx["mov.b32"], words, x)
+    elif count % 2 == 0:
         packed = words.view("uint32").view(count // 2, 1)
         pairs = x.view(count // 2, 2)
         high = pairs.sub[:, 1].view(count // 2, 1)
         low = pairs.sub[:, 0].view(count // 2, 1)
         opcode = "cvt.rn.bf16x2.f32" if words.dtype == T.bfloat16 else "cvt.rn.f16x2.f32"
         T.cuda.tile.apply(T.ptx[opcode], packed, high, low)
+    else:
+        T.cuda.tile.ewise(to_bfloat if words.dtype == T.bfloat16 else to_half, words, x)
+
+
+@jit
+def column(tile):
+    """A tile of n scalars as n one-register operands."""
+    return tile.view(tile.shape[0], 1)
+
+
+@jit
+def operand(value):
+    """A tile as one-register operands; a scalar as it is."""
+    if hasattr(value, "shape"):
+        return column(value)
+    return value
+
+
+@jit
+def scalars(instruction: T.constexpr, dst, a, b=None, c=None):
+    """One scalar instruction per element. Sources are tiles like ``dst`` or scalars."""
+    if b is None:
+        T.cuda.tile.apply(instruction, column(dst), operand(a))
+    elif c is None:
+        T.cuda.tile.apply(instruction, column(dst), operand(a), operand(b))
+    else:
+        T.cuda.tile.apply(instruction, column(dst), operand(a), operand(b), operand(c))
+
+
+@jit
+def fold(instruction: T.constexpr, x, parts):
+    """All elements of ``x`` (a power of two of them) combined pairwise by halves; ``parts`` is
+    scratch of at least half as many."""
+    source = x
+    for _ in T.unroll(x.shape[0].bit_length() - 1):
+        half = source.shape[0] // 2
+        target = parts.sub[0:half]
+        scalars(instruction, target, source.sub[0:half], source.sub[half : 2 * half])
+        source = target
+    return source[0]
 
 
 @jit
 def fill(x, value):
-    for i in T.unroll(x.shape[0]):
-        x[i] = value
+    scalars(T.ptx["mov.f32"], x, value)
 
 
 @jit
@@ -232,7 +294,7 @@ def plan_for(source, target, *parameters) -> RowPlan | None:
         for value in (tensor.data_ptr(), pitch_bytes):
             while value % align_bytes:
                 align_bytes //= 2
-    return _plan_cached(row_elems, elem_bytes, align_bytes)
+    return _plan_cached(row_elems, elem_bytes, align_bytes, bool(parameters))
 
 
 def _overlap(a, b) -> bool:

@@ -20,10 +20,9 @@ LOWEST = -3.4028234663852886e38
 @jit
 def exp2_of_difference(x, top):
     """x[i] = 2 ** ((x[i] - top) * log2(e))."""
-    native = x.view(x.shape[0], 1)
-    T.cuda.tile.apply(T.ptx["sub.rn.f32"], native, native, top)
-    T.cuda.tile.apply(T.ptx["mul.rn.f32"], native, native, LOG2_E)
-    T.cuda.tile.apply(T.ptx["ex2.approx.ftz.f32"], native, native)
+    rows.scalars(T.ptx["sub.rn.f32"], x, x, top)
+    rows.scalars(T.ptx["mul.rn.f32"], x, x, LOG2_E)
+    rows.scalars(T.ptx["ex2.approx.ftz.f32"], x, x)
 
 
 @jit
@@ -86,6 +85,7 @@ def softmax_rows(
     kept = T.alloc_local((plan.register_chunks, plan.vector_elems), X.dtype, layout="default")
     spare = T.alloc_local((plan.vector_elems,), X.dtype, layout="default")
     x = T.alloc_local((plan.vector_elems,), "float32", layout="default")
+    parts = T.alloc_local((plan.vector_elems,), "float32", layout="default")
 
     rows.load_kept(kept, source, t, plan)
     top = T.float32(LOWEST)
@@ -93,20 +93,16 @@ def softmax_rows(
     for c in T.unroll(plan.chunks):
         rows.fetch_or(float("-inf"), x, c, kept, spare, staged, source, t, True, plan)
         before = top
-        for i in T.unroll(plan.vector_elems):
-            top = max(top, x[i])
-        total = rescale(total, before, top)
+        top = max(top, rows.fold(T.ptx["max.f32"], x, parts))
         exp2_of_difference(x, top)
-        for i in T.unroll(plan.vector_elems):
-            total = total + x[i]
+        total = rescale(total, before, top) + rows.fold(T.ptx["add.rn.f32"], x, parts)
     top, total = combine(top, total, tops, sums, plan)
 
     scale = 1.0 / total
     for c in T.unroll(plan.chunks):
         rows.fetch_or(float("-inf"), x, c, kept, spare, staged, source, t, False, plan)
         exp2_of_difference(x, top)
-        for i in T.unroll(plan.vector_elems):
-            x[i] = x[i] * scale
+        rows.scalars(T.ptx["mul.rn.f32"], x, x, scale)
         rows.put(x, c, spare, target, t, valid, plan)
 
 

@@ -18,7 +18,8 @@ import numpy.typing as npt
 from tilejit.errors import Span
 from tilejit.sim.faults import Site
 from tilejit.sim.geometry import LANES
-from tilejit.sim.memory import GlobalBuffer, GlobalMemory, SharedBuffer, SharedMemory
+from tilejit.sim.global_memory import GlobalBuffer, GlobalMemory
+from tilejit.sim.shared_memory import SharedBuffer, SharedMemory
 
 if TYPE_CHECKING:
     from tilejit.sim.cohort import Array, Cohort
@@ -31,16 +32,25 @@ class Accesses:
     """Where the program's buffers are, and the sites compiled so far.
 
     ``stored``: names of global buffers the program can write; None once an address without a known
-    buffer is written through.
+    buffer is written through. ``fences`` and ``communicates``: has it fences (or acquire and
+    release accesses), has it strong accesses?
     """
 
     buffers: Mapping[str, GlobalBuffer]
     shared: Mapping[str, SharedBuffer]
     sites: list[Site] = field(default_factory=list)
     stored: set[str] | None = field(default_factory=set)
+    fences: bool = False
+    communicates: bool = False
 
-    def site(self, verb: str, what: str, span: Span | None, atomic: bool = False) -> Site:
-        found = Site(len(self.sites), verb, what, span, atomic)
+    @property
+    def ordered_by_memory(self) -> bool:
+        """Can threads order their accesses through memory?"""
+        return self.fences and self.communicates
+
+    def site(self, verb: str, what: str, span: Span | None, strong: bool = False) -> Site:
+        found = Site(len(self.sites), verb, what, span, strong)
+        self.communicates |= strong
         self.sites.append(found)
         return found
 

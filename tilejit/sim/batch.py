@@ -16,8 +16,9 @@ import numpy as np
 from tilejit.errors import Span
 from tilejit.sim.faults import FaultLog
 from tilejit.sim.geometry import LANES, WARPS_PER_GROUP, Bools, Geometry, split
+from tilejit.sim.global_memory import GlobalMemory
 from tilejit.sim.hazards import Clocks
-from tilejit.sim.memory import GlobalMemory, SharedMemory
+from tilejit.sim.shared_memory import SharedMemory
 
 if TYPE_CHECKING:
     from tilejit.sim.cohort import Array, Cohort

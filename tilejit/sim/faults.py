@@ -20,15 +20,15 @@ class Site:
     """One place of the program that touches memory or waits.
 
     ``verb`` completes "thread … <verb>": ``reads``, ``writes``, ``updates``. ``what`` is the
-    operation as written (``ld.global.v4.b32``, ``load``). ``atomic`` accesses do not race with each
-    other. ``index`` numbers the sites of a program.
+    operation as written (``ld.global.v4.b32``, ``load``). ``strong`` accesses (atomic, relaxed,
+    acquire, release) do not race with each other. ``index`` numbers the sites of a program.
     """
 
     index: int
     verb: str
     what: str
     span: Span | None
-    atomic: bool = False
+    strong: bool = False
 
     @property
     def writes(self) -> bool:

@@ -202,10 +202,12 @@ class ReaderLog:
 class Shadow:
     """Access history of ``nbytes`` of memory. Offsets are bytes from its start, which is aligned.
 
-    ``thread_type``: an integer type that holds every thread number of the launch.
+    ``thread_type``: an integer type that holds every thread number of the launch. ``strong_sites``,
+    by site: strong accesses (atomic, relaxed, acquire, release) do not race with each other.
     """
 
-    def __init__(self, nbytes: int, thread_type: Any) -> None:
+    def __init__(self, nbytes: int, thread_type: Any, strong_sites: Bools) -> None:
+        self.strong_sites = strong_sites
         self.nbytes = nbytes
         self.granule_bytes = MAX_GRANULE_BYTES
         self.thread_type = thread_type
@@ -299,19 +301,17 @@ class Shadow:
         site: int,
         clocks: Clocks,
         race: Race,
-        atomic_sites: Bools,
     ) -> None:
         """Threads write the selected granules. ``stamp`` broadcasts against ``threads``."""
-        atomic = bool(atomic_sites[site])
         repeated = self._repeated(selection)
-        if repeated is not None and not atomic:
+        if repeated is not None:
             self._report_repeated(selection, threads, repeated, site, race)
         if self.writer is None:
             self._allocate_writer()
         else:
-            self._check_writer(selection, threads, clocks, race, atomic_sites if atomic else None)
+            self._check_writer(selection, threads, clocks, race, site)
         if self.reader is not None:
-            self._check_readers(selection, threads, clocks, race)
+            self._check_readers(selection, threads, clocks, race, site)
         assert self.writer is not None
         self.writer[selection] = threads
         self.writer_stamp[selection] = stamp
@@ -328,7 +328,7 @@ class Shadow:
     ) -> None:
         """Threads read the selected granules."""
         if self.writer is not None:
-            self._check_writer(selection, threads, clocks, race, None)
+            self._check_writer(selection, threads, clocks, race, site)
         if self.reader is None:
             self._allocate_reader()
         assert self.reader is not None
@@ -440,7 +440,7 @@ class Shadow:
         threads: Ints,
         clocks: Clocks,
         race: Race,
-        atomic_sites: Bools | None,
+        site: int,
     ) -> None:
         assert self.writer is not None
         prior = self.writer[selection]
@@ -450,12 +450,10 @@ class Shadow:
         granules = _granules_at(selection, suspects)
         prior, threads = prior[suspects], threads[suspects]
         bad = ~clocks.ordered(prior, self.writer_stamp[granules], threads)
-        if atomic_sites is not None:
-            bad &= ~atomic_sites[self.writer_site[granules]]
-        _report(bad, granules, threads, prior, self.writer_site[granules], race)
+        self._report(bad, granules, threads, prior, self.writer_site[granules], race, site)
 
     def _check_readers(
-        self, selection: Selection, threads: Ints, clocks: Clocks, race: Race
+        self, selection: Selection, threads: Ints, clocks: Clocks, race: Race, site: int
     ) -> None:
         assert self.reader is not None
         prior = self.reader[selection]
@@ -463,25 +461,27 @@ class Shadow:
         if not at.size:
             return
         granules, prior, threads = _granules_at(selection, at), prior[at], threads[at]
-        self._check_crowd(granules, threads, clocks, race)
+        self._check_crowd(granules, threads, clocks, race, site)
         other = np.flatnonzero(prior != threads)
         if other.size:
             g = granules[other]
             bad = ~clocks.ordered(prior[other], self.reader_stamp[g], threads[other])
             bad &= (self.crowd[g] == 0) | ~clocks.same_cluster(prior[other], threads[other])
-            _report(bad, g, threads[other], prior[other], self.reader_site[g], race)
+            self._report(bad, g, threads[other], prior[other], self.reader_site[g], race, site)
         if self.far_reader is not None:
             far = self.far_reader[granules]
             lone = np.flatnonzero((far >= 0) & ~clocks.same_cluster(far, threads))
             if lone.size:
                 g = granules[lone]
                 every = np.ones(lone.size, np.bool_)
-                _report(every, g, threads[lone], far[lone], self.far_site[g], race)
+                self._report(every, g, threads[lone], far[lone], self.far_site[g], race, site)
             self.far_reader[granules] = NOBODY
         self.reader[granules] = NOBODY
         self.crowd[granules] = 0
 
-    def _check_crowd(self, granules: Ints, threads: Ints, clocks: Clocks, race: Race) -> None:
+    def _check_crowd(
+        self, granules: Ints, threads: Ints, clocks: Clocks, race: Race, site: int
+    ) -> None:
         """Granules with several readers of one cluster: all are in the log, the first included.
 
         Readers of a cluster other than the writer's need no log: any of them proves the race."""
@@ -504,7 +504,7 @@ class Shadow:
         at = np.flatnonzero(mine)
         writer = writers[position[at]]
         bad = ~clocks.ordered(readers[at], stamps[at], writer)
-        _report(bad, held[at], writer, readers[at], sites[at], race)
+        self._report(bad, held[at], writer, readers[at], sites[at], race, site)
         self.log.keep(~mine)
 
     def _report_repeated(
@@ -519,7 +519,30 @@ class Shadow:
         granules = _granules_at(selection, losers)
         different = threads[losers] != threads[kept]
         sites = np.full(losers.size, site)
-        _report(different, granules, threads[kept], threads[losers], sites, race)
+        self._report(different, granules, threads[kept], threads[losers], sites, race, site)
+
+    def _report(
+        self,
+        bad: Bools,
+        granules: Ints,
+        threads: Ints,
+        earlier: Ints,
+        sites: Ints,
+        race: Race,
+        site: int,
+    ) -> None:
+        """One call of ``race`` per earlier site, with the first example."""
+        if self.strong_sites[site]:
+            bad = bad & ~self.strong_sites[sites]
+        at = np.flatnonzero(bad)
+        if not at.size:
+            return
+        for other in np.unique(sites[at]).tolist():
+            of_site = at[sites[at] == other]
+            first = of_site[0]
+            race(
+                int(granules[first]), int(threads[first]), int(earlier[first]), other, of_site.size
+            )
 
     # --- storage
 
@@ -539,16 +562,3 @@ def _granules_at(selection: Selection, positions: Ints) -> Ints:
     if isinstance(selection, slice):
         return np.asarray(positions + selection.start)
     return np.asarray(selection[positions])
-
-
-def _report(
-    bad: Bools, granules: Ints, threads: Ints, earlier: Ints, sites: Ints, race: Race
-) -> None:
-    """One call of ``race`` per earlier site, with the first example."""
-    at = np.flatnonzero(bad)
-    if not at.size:
-        return
-    for site in np.unique(sites[at]).tolist():
-        of_site = at[sites[at] == site]
-        first = of_site[0]
-        race(int(granules[first]), int(threads[first]), int(earlier[first]), site, of_site.size)

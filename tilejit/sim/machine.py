@@ -55,6 +55,11 @@ Update: TypeAlias = Callable[[tuple[int, int], Bytes], Bytes]
 READERS = frozenset({"ld", "ldu", "ldmatrix", "prefetch", "prefetchu", "applypriority"})
 """Mnemonics that only read the memory they address; all others count as writing it."""
 
+ATOMIC = frozenset({"atom", "red"})
+ORDERING = frozenset({"acquire", "release", "acq_rel", "sc"})
+STRONG = ORDERING | {"relaxed", "volatile", "mmio"}
+"""Modifiers of accesses that may meet others without a race."""
+
 
 @dataclass(slots=True, eq=False)
 class PreparedRegisters:
@@ -279,13 +284,16 @@ class Steps:
         if issue.form.mnemonic not in READERS:
             accesses.will_store(name, operand.space)
         spelling = issue.form.spelling
+        words = set(issue.form.modifiers)
+        strong = bool(words & STRONG) or issue.form.mnemonic in ATOMIC
+        accesses.fences |= bool(words & ORDERING)
         return PreparedMemory(
             address,
             operand.space,
             name,
-            accesses.site("reads", spelling, span),
-            accesses.site("writes", spelling, span),
-            accesses.site("updates", spelling, span, atomic=True),
+            accesses.site("reads", spelling, span, strong),
+            accesses.site("writes", spelling, span, strong),
+            accesses.site("updates", spelling, span, strong),
         )
 
     # --- registers

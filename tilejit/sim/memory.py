@@ -1,11 +1,11 @@
-"""Global and shared memory: addresses to bytes, with every check on the way.
+"""Memory accesses: checks, history, bytes. What global and shared memory have in common.
 
 An access is a set of lanes with one address each and one width. It is checked for alignment,
 bounds, gaps between a strided tensor's elements, reads of bytes nobody wrote, and races; what
-fails is reported and left out, the rest is done. Global addresses are real 64-bit addresses;
-shared addresses are 32-bit offsets into the CTA's window.
+fails is reported and left out, the rest is done.
 
-Not here: register files (``registers``), ordering (``hazards``), who executes (``cohort``).
+Not here: where buffers lie (``global_memory``, ``shared_memory``), register files (``registers``),
+ordering (``hazards``), who executes (``cohort``).
 """
 
 from __future__ import annotations
@@ -24,29 +24,11 @@ from tilejit.sim.hazards import MAX_GRANULE_BYTES, Clocks, Shadow
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
-SHARED_START_BYTES = 1024
-"""Offset of the first shared buffer: offset 0 stays invalid, as does anything derived from null."""
-SHARED_GAP_BYTES = 16
-"""Unowned bytes after each shared buffer, so that a small overrun is never a neighbour."""
+UNORDERED_NOTE = (
+    "some accesses are ordered by nothing but fences and strong memory accesses, which the simulator "
+    "does not model: it cannot tell whether they race"
+)
 WORDS: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
-
-
-@dataclass(slots=True, eq=False)
-class GlobalBuffer:
-    """A tensor in global memory.
-
-    ``bytes``: its storage window (uint8, one dimension), written in place by the kernel.
-    ``base_address``: the address of the window's first byte. ``valid``: per byte, False where the
-    window has no element (strided tensors); None: all bytes belong to it. ``initialised`` False:
-    reading a byte before the kernel wrote it is a fault. ``dtype`` only words messages.
-    """
-
-    name: str
-    bytes: Bytes
-    base_address: int
-    valid: npt.NDArray[np.bool_] | None = None
-    initialised: bool = True
-    dtype: DType | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -144,13 +126,18 @@ def is_dense(offsets: Ints, nbytes: int) -> bool:
 
 @dataclass(slots=True, eq=False)
 class Memory:
-    """What the two memories share: the checks, the report, the access itself."""
+    """What the two memories share: the checks, the report, the access itself.
+
+    ``ordered_by_memory``: the program synchronises through fences and strong accesses, which is
+    not modelled; a pair that nothing else orders is then no proof of a race and becomes a note.
+    """
 
     geometry: Geometry
     faults: FaultLog
     sites: Sequence[Site]
-    atomic_sites: Bools
     clocks: Clocks | None
+    ordered_by_memory: bool
+    notes: set[str]
 
     def read(self, window: Window, offsets: Ints, nbytes: int, lanes: Lanes, site: Site) -> Bytes:
         """Checked bytes at in-bounds offsets: (lanes, nbytes)."""
@@ -193,7 +180,6 @@ class Memory:
             site.index,
             self.clocks,
             self._race(window, site),
-            self.atomic_sites,
         )
 
     def read_modify_write(
@@ -268,6 +254,9 @@ class Memory:
     def _race(self, window: Window, site: Site) -> Any:
         def race(granule: int, thread: int, earlier: int, site_index: int, times: int) -> None:
             other = self.sites[site_index]
+            if self.ordered_by_memory:
+                self.notes.add(UNORDERED_NOTE)
+                return
             if self.faults.known("sim/race", site.span, other.span, times):
                 return
             assert window.shadow is not None
@@ -295,375 +284,25 @@ def _race_help(thread: int, earlier: int, geometry: Geometry) -> str:
     if thread // geometry.slots != earlier // geometry.slots:
         return "nothing but the end of the launch orders accesses of different CTAs"
     if thread // 32 == earlier // 32:
-        return "lanes of one warp need T.cuda.warp_sync() or a wider barrier between the accesses"
+        return "T.cuda.warp_sync() orders the lanes of a warp, T.cuda.cta_sync() all threads of the CTA"
     return "put T.cuda.cta_sync() between the accesses"
 
 
-def _element(dtype: DType | None, offset: int) -> str:
+def element_text(dtype: DType | None, offset: int) -> str:
+    """`` (element 3 of type float32)`` of a byte offset; empty when the type is not known."""
     if dtype is None or dtype.bits % 8:
         return ""
     return f" (element {offset // dtype.bytes} of type {dtype})"
 
 
-# --- global memory
-
-
-class GlobalMemory(Memory):
-    """The launch's buffers. Overlapping ones share one shadow and one written map."""
-
-    def __init__(
-        self,
-        buffers: Sequence[GlobalBuffer],
-        written_names: frozenset[str] | None,
-        geometry: Geometry,
-        faults: FaultLog,
-        sites: Sequence[Site],
-        atomic_sites: Bools,
-        thread_type: Any,
-        hazards: bool,
-    ) -> None:
-        """``written_names``: the buffers the program can write; None: any."""
-        super().__init__(geometry, faults, sites, atomic_sites, None)
-        self.buffers = {buffer.name: buffer for buffer in buffers}
-        self.windows: dict[str, Window] = {}
-        self.shadows: list[Shadow] = []
-        ordered = sorted(buffers, key=lambda b: b.base_address)
-        for group in _overlapping(ordered):
-            self._add_group(group, written_names, thread_type, hazards)
-        self.by_address = ordered
-        self.bases = np.array([b.base_address for b in ordered], np.int64)
-
-    def _add_group(
-        self,
-        group: list[GlobalBuffer],
-        written_names: frozenset[str] | None,
-        thread_type: Any,
-        hazards: bool,
-    ) -> None:
-        start = group[0].base_address // MAX_GRANULE_BYTES * MAX_GRANULE_BYTES
-        end = max(b.base_address + b.bytes.size for b in group)
-        # A race needs a write: memory that the program cannot write is not watched.
-        watched = written_names is None or any(b.name in written_names for b in group)
-        shadow = Shadow(end - start, thread_type) if hazards and watched else None
-        if shadow is not None:
-            self.shadows.append(shadow)
-        written: npt.NDArray[np.bool_] | None = None
-        if not all(b.initialised for b in group):
-            written = np.zeros(end - start, np.bool_)
-        for buffer in group:
-            offset = buffer.base_address - start
-            part = None if written is None else written[offset : offset + buffer.bytes.size]
-            if part is not None and buffer.initialised:
-                part[:] = True
-            self.windows[buffer.name] = Window(
-                buffer.name, buffer.bytes, part, shadow, offset,
-                buffer.base_address % MAX_GRANULE_BYTES == 0, buffer.dtype,
-            )  # fmt: skip
-
-    def describe(self, window: Window, offset: int) -> str:
-        address = self.buffers[window.name].base_address + offset
-        where = f"byte {offset}{_element(window.dtype, offset)} of `{window.name}`"
-        return f"{where}, address 0x{address:x}"
-
-    def load(
-        self, addresses: Ints, nbytes: int, lanes: Lanes, site: Site, name: str | None
-    ) -> Bytes:
-        """(lanes, nbytes) at flat addresses; zeros where the access is faulty."""
-        out: Bytes | None = None
-        for window, at, offsets in self._locate(addresses, nbytes, lanes, site, name):
-            part = _take(lanes, at)
-            read = self.read(window, offsets, nbytes, part, site)
-            if at is None:
-                return read
-            if out is None:
-                out = np.zeros((addresses.size, nbytes), np.uint8)
-            out[at] = read
-        return out if out is not None else np.zeros((addresses.size, nbytes), np.uint8)
-
-    def store(
-        self, addresses: Ints, values: Bytes, lanes: Lanes, site: Site, name: str | None
-    ) -> None:
-        """Stores (lanes, nbytes) at flat addresses; faulty lanes store nothing."""
-        nbytes = values.shape[1]
-        for window, at, offsets in self._locate(addresses, nbytes, lanes, site, name):
-            chosen = values if at is None else values[at]
-            self.write(window, offsets, chosen, _take(lanes, at), site)
-
-    def update(
-        self,
-        addresses: Ints,
-        nbytes: int,
-        change: Callable[[int, Bytes], Bytes],
-        lanes: Lanes,
-        site: Site,
-        name: str | None,
-    ) -> Bytes:
-        """Atomic read-modify-writes at flat addresses: the old bytes."""
-        out = np.zeros((addresses.size, nbytes), np.uint8)
-        for window, at, offsets in self._locate(addresses, nbytes, lanes, site, name):
-            part = _take(lanes, at)
-            old = self.read_modify_write(window, offsets, nbytes, change, at, part, site)
-            out[slice(None) if at is None else at] = old
-        return out
-
-    def _locate(
-        self, addresses: Ints, nbytes: int, lanes: Lanes, site: Site, name: str | None
-    ) -> list[tuple[Window, Ints | None, Ints]]:
-        """Per buffer touched: its window, the lanes (None: all) and their offsets."""
-        wrong = self.misaligned(addresses, nbytes, lanes, site)
-        at = None if wrong is None else np.flatnonzero(~wrong)
-        if name is not None:
-            return self._in_buffer(self.buffers[name], addresses, nbytes, lanes, site, at)
-        # An address without a known buffer: whichever buffer holds it.
-        found: list[tuple[Window, Ints | None, Ints]] = []
-        at = np.arange(addresses.size) if at is None else at
-        index = np.searchsorted(self.bases, addresses[at], side="right") - 1
-        for which in np.unique(index).tolist():
-            part = at[index == which]
-            if which < 0:
-                self._no_buffer(addresses, nbytes, lanes, site, part)
-            else:
-                buffer = self.by_address[which]
-                found += self._in_buffer(buffer, addresses, nbytes, lanes, site, part)
-        return found
-
-    def _in_buffer(
-        self,
-        buffer: GlobalBuffer,
-        addresses: Ints,
-        nbytes: int,
-        lanes: Lanes,
-        site: Site,
-        at: Ints | None,
-    ) -> list[tuple[Window, Ints | None, Ints]]:
-        offsets = (addresses if at is None else addresses[at]) - buffer.base_address
-        bad = offsets.view(np.uint64) > np.uint64(max(buffer.bytes.size - nbytes, 0))
-        if buffer.bytes.size < nbytes:
-            bad[:] = True
-        if bad.any():
-            self._out_of_bounds(buffer, offsets, nbytes, lanes, site, at, bad)
-            at = np.flatnonzero(~bad) if at is None else at[~bad]
-            offsets = offsets[~bad]
-        if buffer.valid is not None and offsets.size:
-            whole = buffer.valid[offsets[:, None] + np.arange(nbytes)]
-            inside = np.asarray(whole.all(axis=1))
-            if not inside.all():
-                self._in_gap(buffer, offsets, nbytes, lanes, site, at, ~inside)
-                at = np.flatnonzero(inside) if at is None else at[inside]
-                offsets = offsets[inside]
-        return [(self.windows[buffer.name], at, offsets)] if offsets.size else []
-
-    def _out_of_bounds(
-        self,
-        buffer: GlobalBuffer,
-        offsets: Ints,
-        nbytes: int,
-        lanes: Lanes,
-        site: Site,
-        at: Ints | None,
-        bad: Bools,
-    ) -> None:
-        wrong = np.flatnonzero(bad)
-        offset = int(offsets[wrong[0]])
-        what = (
-            f"{site.verb} bytes [{offset}, {offset + nbytes}) of `{buffer.name}`, which has "
-            f"{buffer.bytes.size} bytes"
-        )
-        window = self.windows[buffer.name]
-        self.report("sim/out-of-bounds", what, site, lanes, _original(at, wrong), window, offset)
-
-    def _in_gap(
-        self,
-        buffer: GlobalBuffer,
-        offsets: Ints,
-        nbytes: int,
-        lanes: Lanes,
-        site: Site,
-        at: Ints | None,
-        bad: Bools,
-    ) -> None:
-        wrong = np.flatnonzero(bad)
-        offset = int(offsets[wrong[0]])
-        what = (
-            f"{site.verb} {nbytes} bytes between the elements of `{buffer.name}`: its strides "
-            "leave them to nobody"
-        )
-        window = self.windows[buffer.name]
-        self.report("sim/out-of-bounds", what, site, lanes, _original(at, wrong), window, offset)
-
-    def _no_buffer(self, addresses: Ints, nbytes: int, lanes: Lanes, site: Site, at: Ints) -> None:
-        address = int(addresses[at[0]])
-        what = f"{site.verb} {nbytes} bytes at address 0x{address:x}, which no tensor holds"
-        self.report("sim/out-of-bounds", what, site, lanes, at)
-
-
-def _overlapping(ordered: Sequence[GlobalBuffer]) -> list[list[GlobalBuffer]]:
-    groups: list[list[GlobalBuffer]] = []
-    end = -1
-    for buffer in ordered:
-        if not groups or buffer.base_address >= end:
-            groups.append([])
-        groups[-1].append(buffer)
-        end = max(end, buffer.base_address + buffer.bytes.size)
-    return groups
-
-
-def _take(lanes: Lanes, at: Ints | None) -> Lanes:
+def taken(lanes: Lanes, at: Ints | None) -> Lanes:
+    """Some of the lanes; None: all."""
     if at is None:
         return lanes
     stamp = lanes.stamp if np.ndim(lanes.stamp) == 0 else lanes.stamp[at]
     return Lanes(lanes.threads[at], lanes.cta[at], stamp)
 
 
-def _original(at: Ints | None, positions: Ints) -> Ints:
+def original(at: Ints | None, positions: Ints) -> Ints:
+    """Positions among the lanes ``at`` (None: all) as positions among all lanes."""
     return positions if at is None else at[positions]
-
-
-# --- shared memory
-
-
-@dataclass(frozen=True, slots=True)
-class SharedBuffer:
-    """A shared allocation: ``offset_bytes`` in the CTA's window, ``nbytes`` long."""
-
-    name: str
-    offset_bytes: int
-    nbytes: int
-    dtype: DType
-
-
-def place_shared(wanted: Sequence[tuple[str, int, int, DType]]) -> dict[str, SharedBuffer]:
-    """Offsets of shared buffers given as (name, bytes, alignment in bytes, dtype), with gaps."""
-    placed: dict[str, SharedBuffer] = {}
-    end = SHARED_START_BYTES
-    for name, nbytes, align_bytes, dtype in wanted:
-        align = max(align_bytes, MAX_GRANULE_BYTES)
-        offset = -(-end // align) * align
-        placed[name] = SharedBuffer(name, offset, nbytes, dtype)
-        end = offset + nbytes + SHARED_GAP_BYTES
-    return placed
-
-
-class SharedMemory(Memory):
-    """The shared windows of all CTAs of a batch, side by side in one array."""
-
-    def __init__(
-        self,
-        buffers: dict[str, SharedBuffer],
-        ctas: int,
-        geometry: Geometry,
-        faults: FaultLog,
-        sites: Sequence[Site],
-        atomic_sites: Bools,
-        thread_type: Any,
-        hazards: bool,
-    ) -> None:
-        super().__init__(geometry, faults, sites, atomic_sites, None)
-        self.buffers = buffers
-        end = max((b.offset_bytes + b.nbytes for b in buffers.values()), default=0)
-        self.window_bytes = -(-end // MAX_GRANULE_BYTES) * MAX_GRANULE_BYTES
-        total = self.window_bytes * ctas
-        shadow = Shadow(total, thread_type) if hazards else None
-        self.window = Window(
-            "shared", np.zeros(total, np.uint8), np.zeros(total, np.bool_), shadow, 0, True
-        )
-        self.owned = np.zeros(self.window_bytes, np.bool_)
-        for buffer in buffers.values():
-            self.owned[buffer.offset_bytes : buffer.offset_bytes + buffer.nbytes] = True
-
-    def describe(self, window: Window, offset: int) -> str:
-        offset %= self.window_bytes
-        for buffer in self.buffers.values():
-            inside = offset - buffer.offset_bytes
-            if 0 <= inside < buffer.nbytes:
-                return f"byte {inside}{_element(buffer.dtype, inside)} of `{buffer.name}`"
-        return f"shared offset {offset}"
-
-    def load(
-        self, addresses: Ints, nbytes: int, lanes: Lanes, site: Site, name: str | None
-    ) -> Bytes:
-        """(lanes, nbytes) at flat window offsets; zeros where the access is faulty."""
-        at = self._locate(addresses, nbytes, lanes, site, name)
-        if at is None:
-            offsets = addresses + lanes.cta * self.window_bytes
-            return self.read(self._named(name), offsets, nbytes, lanes, site)
-        out = np.zeros((addresses.size, nbytes), np.uint8)
-        if at.size:
-            part = _take(lanes, at)
-            offsets = addresses[at] + part.cta * self.window_bytes
-            out[at] = self.read(self._named(name), offsets, nbytes, part, site)
-        return out
-
-    def store(
-        self, addresses: Ints, values: Bytes, lanes: Lanes, site: Site, name: str | None
-    ) -> None:
-        """Stores (lanes, nbytes) at flat window offsets; faulty lanes store nothing."""
-        at = self._locate(addresses, values.shape[1], lanes, site, name)
-        if at is not None:
-            if not at.size:
-                return
-            addresses, values, lanes = addresses[at], values[at], _take(lanes, at)
-        offsets = addresses + lanes.cta * self.window_bytes
-        self.write(self._named(name), offsets, values, lanes, site)
-
-    def update(
-        self,
-        addresses: Ints,
-        nbytes: int,
-        change: Callable[[int, Bytes], Bytes],
-        lanes: Lanes,
-        site: Site,
-        name: str | None,
-    ) -> Bytes:
-        """Atomic read-modify-writes at flat window offsets: the old bytes."""
-        out = np.zeros((addresses.size, nbytes), np.uint8)
-        at = self._locate(addresses, nbytes, lanes, site, name)
-        part = _take(lanes, at)
-        offsets = (addresses if at is None else addresses[at]) + part.cta * self.window_bytes
-        if offsets.size:
-            old = self.read_modify_write(self._named(name), offsets, nbytes, change, at, part, site)
-            out[slice(None) if at is None else at] = old
-        return out
-
-    def _named(self, name: str | None) -> Window:
-        self.window.name = name or "shared"
-        return self.window
-
-    def _locate(
-        self, addresses: Ints, nbytes: int, lanes: Lanes, site: Site, name: str | None
-    ) -> Ints | None:
-        """The lanes whose access is sound; None: all of them."""
-        wrong = self.misaligned(addresses, nbytes, lanes, site)
-        outside = self._outside(addresses, nbytes, lanes, site, name)
-        if wrong is None and outside is None:
-            return None
-        bad = wrong if outside is None else outside if wrong is None else wrong | outside
-        assert bad is not None
-        return np.flatnonzero(~bad)
-
-    def _outside(
-        self, addresses: Ints, nbytes: int, lanes: Lanes, site: Site, name: str | None
-    ) -> Bools | None:
-        if name is not None:
-            buffer = self.buffers[name]
-            start, size = buffer.offset_bytes, buffer.nbytes
-            bad = (addresses < start) | (addresses > start + size - nbytes)
-        else:
-            bad = (addresses < 0) | (addresses > self.window_bytes - nbytes)
-            at = np.flatnonzero(~bad)
-            owned = self.owned[addresses[at][:, None] + np.arange(nbytes)].all(axis=1)
-            bad[at[~owned]] = True
-        if not bad.any():
-            return None
-        wrong = np.flatnonzero(bad)
-        first = int(addresses[wrong[0]])
-        if name is not None:
-            offset = first - start
-            what = (
-                f"{site.verb} bytes [{offset}, {offset + nbytes}) of `{name}`, which has "
-                f"{size} bytes"
-            )
-        else:
-            what = f"{site.verb} {nbytes} bytes at shared offset {first}, which no buffer holds"
-        self.report("sim/out-of-bounds", what, site, lanes, wrong)
-        return bad

@@ -27,20 +27,22 @@ from tilejit.sim.geometry import LANES, Bools, any_lane
 from tilejit.sim.machine import Action, Steps, run_all
 from tilejit.sim.registers import Mask, RegisterFile
 from tilejit.sim.storage import TILE_CALLS, Checked, statements
-from tilejit.tile.family import FamilyIndex, Immediate, Issue, Registers, Value
+from tilejit.sim.waits import (
+    FULL_MASK,
+    NO_EFFECT,
+    WAITING_CALLS,
+    immediate,
+    is_wait,
+    raw_wait,
+    static_int,
+)
+from tilejit.tile.family import FamilyIndex, Issue
 
 Operation: TypeAlias = Callable[[Cohort], int]
 
 STOP = -1
 TURNS_PER_YIELD = 64
 """Turns of a ``while`` after which other cohorts run: a loop may poll what they write."""
-
-FULL_MASK = 0xFFFFFFFF
-NO_EFFECT = frozenset({"fence", "membar", "nanosleep", "setmaxnreg", "griddepcontrol"})
-"""Mnemonics that change no value here: a fence orders nothing by itself (without modelled atomics
-there is nothing to pair it with), and launches follow one another completely."""
-
-WAITING_CALLS = ("cuda.cta_sync", "cuda.cluster_sync", "cuda.named_barrier_sync")
 
 
 @dataclass(slots=True)
@@ -393,12 +395,12 @@ class _Compiler:
         elif op == "cuda.cluster_sync":
             self._wait(Wait("cluster", span), span)
         elif op == "cuda.named_barrier_sync":
-            number, threads = (_static_int(arg) for arg in call.args)
+            number, threads = (static_int(arg) for arg in call.args)
             self._wait(Wait("named", span, number, threads), span)
         elif op == "cuda.warp_sync":
             self.effect(lambda c: _warp_barrier(c, op, span))
         elif op in ("cuda.fence_cta", "cuda.fence_gpu"):
-            return  # See NO_EFFECT.
+            self.expressions.accesses.fences = True
         elif op == "print":
             self._print(call, span)
         elif op in ("device_assert", "assume"):
@@ -421,11 +423,11 @@ class _Compiler:
                 flush()
                 self._wait(replace(wait, span=span), span)
             elif isinstance(step, Issue) and step.form.spelling == "bar.warp.sync":
-                if _immediate(step.operands[0], step) & FULL_MASK != FULL_MASK:
+                if immediate(step.operands[0], step) & FULL_MASK != FULL_MASK:
                     raise unsimulated("`bar.warp.sync` of part of a warp", span)
                 actions.append(lambda c: _warp_barrier(c, "bar.warp.sync", span))
             elif isinstance(step, Issue) and step.form.mnemonic in NO_EFFECT:
-                continue
+                self.expressions.accesses.fences |= step.form.mnemonic in ("fence", "membar")
             else:
                 actions.append(self.tile_steps.compile(step, span))
         flush()
@@ -557,45 +559,3 @@ def _discard(value: Array) -> None:
 def _leaves(s: nodes.If) -> bool:
     kinds = (nodes.Break, nodes.Continue, nodes.Return)
     return any(isinstance(inner, kinds) for inner in statements((s,)))
-
-
-def _static_int(arg: nodes.Expr) -> int:
-    if isinstance(arg, (nodes.Const, nodes.Static)):
-        return int(arg.value)
-    raise unsimulated("a barrier whose number or count is a run-time value", arg.span)
-
-
-def is_wait(issue: Issue) -> bool:
-    """Is it a raw barrier instruction that makes warps wait for each other?"""
-    return issue.form.mnemonic in ("bar", "barrier") and issue.form.spelling != "bar.warp.sync"
-
-
-def raw_wait(issue: Issue) -> Wait | None:
-    """The wait of a raw barrier instruction; None for everything else."""
-    form = issue.form
-    if not is_wait(issue):
-        return None
-    if form.modifiers[0] == "cluster":
-        if form.modifiers[1] == "arrive":
-            raise unsimulated(f"`{form.spelling}`", issue.span)
-        return Wait("cluster", issue.span)
-    if "sync" not in form.modifiers or issue.pred is not None:
-        raise unsimulated(f"`{form.spelling}`", issue.span)
-    numbers = [_immediate(operand, issue) for operand in issue.operands]
-    if len(numbers) < 2:
-        return (
-            Wait("cta", issue.span)
-            if not numbers or numbers[0] == 0
-            else Wait("cta", issue.span, numbers[0])
-        )
-    return Wait("named", issue.span, numbers[0], numbers[1])
-
-
-def _immediate(operand: object, issue: Issue) -> int:
-    if isinstance(operand, Immediate):
-        return operand.value
-    if isinstance(operand, Registers) and isinstance(operand.items[0], Value):
-        expr = operand.items[0].expr
-        if isinstance(expr, nodes.Const):
-            return int(expr.value)
-    raise unsimulated(f"`{issue.form.spelling}` with a run-time number", issue.span)

@@ -23,10 +23,11 @@ from tilejit.sim.cohort import NOT_A_SCOPE, Cohort
 from tilejit.sim.expr import Expressions, dtype_of
 from tilejit.sim.faults import FaultLog
 from tilejit.sim.geometry import LANES, Geometry, triple
+from tilejit.sim.global_memory import GlobalBuffer, GlobalMemory
 from tilejit.sim.hazards import Clocks
-from tilejit.sim.memory import GlobalBuffer, GlobalMemory, SharedMemory, place_shared
 from tilejit.sim.program import Program, compile_program
 from tilejit.sim.schedule import Scheduler
+from tilejit.sim.shared_memory import SharedMemory, place_shared
 from tilejit.sim.storage import Checked, find_storage
 from tilejit.tile.family import FamilyIndex
 
@@ -46,7 +47,7 @@ class SimOptions:
     hazards: bool = True
     seed: int = 0
     fault_limit: int = 20
-    step_limit: int = 10_000_000
+    step_limit: int = 1_000_000
     output: TextIO | None = None
     batch_warps: int = MAX_BATCH_WARPS
 
@@ -54,7 +55,7 @@ class SimOptions:
 @dataclass(frozen=True, slots=True)
 class SimReport:
     """What was run. A report means that no fault was found; ``operations`` counts operations of
-    the flattened program, each once per cohort."""
+    the flattened program, each once per cohort. ``notes`` say what could not be judged."""
 
     ctas: int
     warps: int
@@ -63,6 +64,7 @@ class SimReport:
     hazards: bool
     shared_bytes: int
     seconds: float
+    notes: tuple[str, ...] = ()
 
 
 def run(
@@ -94,6 +96,7 @@ def run(
         options.hazards,
         simulation.shared_bytes,
         time.perf_counter() - started,
+        tuple(sorted(simulation.notes)),
     )
 
 
@@ -136,7 +139,8 @@ class _Simulation:
         threads = geometry.ctas * geometry.slots
         self.thread_type: Any = np.int32 if threads < 2**31 else np.int64
         sites = self.accesses.sites
-        self.atomic_sites = np.array([site.atomic for site in sites] or [False])
+        self.strong_sites = np.array([site.strong for site in sites] or [False])
+        self.notes: set[str] = set()
         stored = self.accesses.stored
         self.global_memory = GlobalMemory(
             list(buffers.values()),
@@ -144,7 +148,9 @@ class _Simulation:
             geometry,
             self.faults,
             sites,
-            self.atomic_sites,
+            self.strong_sites,
+            self.accesses.ordered_by_memory,
+            self.notes,
             self.thread_type,
             options.hazards,
         )
@@ -207,7 +213,9 @@ class _Simulation:
             geometry,
             self.faults,
             self.accesses.sites,
-            self.atomic_sites,
+            self.strong_sites,
+            self.accesses.ordered_by_memory,
+            self.notes,
             self.thread_type,
             self.options.hazards,
         )

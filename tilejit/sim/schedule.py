@@ -99,7 +99,7 @@ class Scheduler:
         warps = sum(c.warps for c in waiting)
         self.batch.faults.add(
             "sim/deadlock",
-            f"no warp can go on: {warps} warps wait forever; shown is "
+            f"no warp can go on, warps waiting forever: {warps}; shown is "
             f"{self.batch.geometry.describe_cta(self.batch.first_cta + cta)}",
             first.wait.span,
             tuple(notes[:MAX_NOTES]),

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from tilejit.sim.numeric import (
 )
 from tilejit.sim.numeric.arithmetic import Operation
 from tilejit.sim.numeric.codec import to_bits, to_value
-from tilejit.sim.numeric.formats import BY_PTX_TYPE, Bits
+from tilejit.sim.numeric.formats import BY_PTX_TYPE, WORDS, Bits
 from tilejit.sim.numeric.instruction import Instruction, Unmodelled, parse
 from tilejit.tile.family import BitArray
 
@@ -69,19 +69,17 @@ def compute(form: Form, inputs: list[BitArray]) -> list[BitArray]:
 
 
 @lru_cache(maxsize=4096)
-def _compiled(form: Form) -> tuple[_Registers, tuple[type[np.unsignedinteger], ...]]:
+def _compiled(form: Form) -> tuple[_Registers, tuple[type[np.unsignedinteger[Any]], ...]]:
     """The function of a form, and the container of each register it reads."""
     read = [spec for spec in form.operands if "r" in spec.direction]
     words = tuple(_container(spec.kind, spec.bits) for spec in read for _ in range(spec.lanes))
     return _registers(parse(form)), words
 
 
-def _container(kind: str, bits: int) -> type[np.unsignedinteger]:
+def _container(kind: str, bits: int) -> type[np.unsignedinteger[Any]]:
     if kind == "imm":
         return np.uint32
-    return {1: np.uint8, 8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}.get(
-        bits, np.uint64
-    )
+    return WORDS.get(max(bits, 8), np.uint64)
 
 
 def _registers(ins: Instruction) -> _Registers:
@@ -100,14 +98,14 @@ def _registers(ins: Instruction) -> _Registers:
     return lambda inputs: [_together(operation, inputs, part)]
 
 
-def _together(operation: Operation, inputs: list[Bits], part: type[np.unsignedinteger]) -> Bits:
+def _together(operation: Operation, inputs: list[Bits], part: type[np.unsignedinteger[Any]]) -> Bits:
     """A packed instruction on its elements: they lie side by side in memory, low first."""
     halves = [np.ascontiguousarray(x).view(part) for x in inputs]
     return np.ascontiguousarray(operation(*halves)).view(inputs[0].dtype)
 
 
 def _separate(
-    operation: Operation, inputs: list[Bits], part: type[np.unsignedinteger]
+    operation: Operation, inputs: list[Bits], part: type[np.unsignedinteger[Any]]
 ) -> list[Bits]:
     """As ``_together``, one result register per element."""
     halves = [np.ascontiguousarray(x).view(part) for x in inputs]

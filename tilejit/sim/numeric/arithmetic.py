@@ -4,14 +4,18 @@ f32 and narrower types compute in float64: products of two are exact there, sums
 roots are made exact by rounding to odd, and one rounding to the result type follows. Nearest f32
 and f64 operations are numpy's own. Mixed forms (``add.f32.f16``) widen first, which is exact.
 
-NaN: any NaN result of f32, f16 and bf16 is the canonical NaN (``formats``).
-Order of the modifiers' effects: inputs flushed (ftz), one rounding, output flushed, then sat or relu.
+NaN: any NaN result of f32, f16 and bf16 is the canonical NaN (``formats``). An f64 result is a NaN
+operand made quiet: of two, the second (of ``div``, the first); of ``fma``'s, b before c before a.
+Order of the modifiers' effects: inputs flushed (ftz), one rounding, output flushed, then sat or
+relu. A result is flushed when the exact value, rounded as if exponents had no lower end, is below
+the least normal number: 2**-126 * (1 - 2**-24) is, though f32 would round it up. NaN selection and
+flushing are as seen on sm_90.
 Not here: approximations (``approximate``), min and max (``extrema``), conversions (``convert``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -28,12 +32,16 @@ from tilejit.sim.numeric.formats import (
     Values,
     flushed,
     is_nan,
+    quiet_code,
 )
 from tilejit.sim.numeric.instruction import Instruction
 from tilejit.sim.numeric.rounding import Mode, nudged, round_to, sum_to_odd
 
 Operation: TypeAlias = Callable[..., Bits]
 """Codes of the operands to codes of the result, one element each."""
+
+OUT_OF_BOUNDS_NAN = 0x7FF7
+"""The f16 and bf16 code that ``fma.oob`` takes for an out-of-bounds element (found on sm_90)."""
 
 _NATIVE = {"f32": np.float32, "f64": np.float64, "f16": np.float16}
 
@@ -50,7 +58,16 @@ def canonical(bits: Bits, fmt: FloatFormat) -> Bits:
     nan = is_nan(bits, fmt)
     if not nan.any():
         return bits
-    return np.where(nan, fmt.word(fmt.nan_code or 0), bits)
+    return np.where(nan, fmt.word(fmt.nan_code), bits)
+
+
+def propagated(bits: Bits, operands: Sequence[Bits], fmt: FloatFormat = F64) -> Bits:
+    """``bits``, and where an operand is NaN the last such operand, made quiet."""
+    for operand in operands:
+        nan = is_nan(operand, fmt)
+        if nan.any():
+            bits = np.where(nan, operand | quiet_code(fmt), bits)
+    return bits
 
 
 def saturated(bits: Bits, fmt: FloatFormat) -> Bits:
@@ -64,48 +81,76 @@ def rectified(bits: Bits, fmt: FloatFormat) -> Bits:
     """``.relu``: negative results give +0, NaN the canonical NaN."""
     word = fmt.word
     positive = np.where((bits & word(fmt.sign_code)) != 0, word(0), bits)
-    return np.where(is_nan(bits, fmt), word(fmt.nan_code or 0), positive)
+    return np.where(is_nan(bits, fmt), word(fmt.nan_code), positive)
 
 
 def build(ins: Instruction) -> Operation:
     """The element operation of an add, sub, mul, fma, div, rcp or sqrt of floats."""
     result = BY_PTX_TYPE[ins.types[0].removesuffix("x2")]
+    if result is F64:
+        return _double(ins)
     narrow = BY_PTX_TYPE[ins.type.removesuffix("x2")]
+    exact = _exact(ins, narrow, result)
     core = _quick(ins, result) if narrow is result else None
     if core is None:
-        core = _general(ins, narrow, result)
-    return _with_flags(core, ins, narrow, result)
-
-
-def _with_flags(
-    core: Operation, ins: Instruction, narrow: FloatFormat, result: FloatFormat
-) -> Operation:
-    """``core`` between flushing inputs and finishing the output."""
-    finish: list[Callable[[Bits, FloatFormat], Bits]] = [canonical]
+        core = _rounding(exact, result, ins.mode)
     if ins.has("ftz"):
-        finish.append(flushed)
+        core = _flushing(core, exact, result, ins.mode)
+    finish: list[Callable[[Bits, FloatFormat], Bits]] = [canonical]
     if ins.has("sat"):
         finish.append(saturated)
     if ins.has("relu"):
         finish.append(rectified)
-    flush = ins.has("ftz")
-
-    def run(*operands: Bits) -> Bits:
-        given = [flushed(x, narrow) for x in operands] if flush else operands
-        bits = core(*given)
-        for step in finish:
-            bits = step(bits, result)
-        return bits
-
+    run = _finished(core, finish, result)
     return _out_of_bounds(run, narrow) if ins.has("oob") else run
 
 
+def _finished(
+    core: Operation, steps: list[Callable[[Bits, FloatFormat], Bits]], fmt: FloatFormat
+) -> Operation:
+    def run(*operands: Bits) -> Bits:
+        bits = core(*operands)
+        for step in steps:
+            bits = step(bits, fmt)
+        return bits
+
+    return run
+
+
+_CLEAR_OF_SUBNORMALS = 20
+"""Exponents that lift the least normal number to where no rounding meets a subnormal."""
+
+
+def _flushing(
+    core: Operation, exact: Callable[..., Values], fmt: FloatFormat, mode: Mode
+) -> Operation:
+    """``core`` with flushed operands and result."""
+    word = fmt.word
+    least = word(1 << fmt.mantissa_bits)
+    lifted_least = word((1 + _CLEAR_OF_SUBNORMALS) << fmt.mantissa_bits)
+    magnitude = word(fmt.magnitude_code)
+
+    def run(*operands: Bits) -> Bits:
+        given = [flushed(x, fmt) for x in operands]
+        bits = flushed(core(*given), fmt)
+        perhaps = (bits & magnitude) == least
+        if not perhaps.any():
+            return bits
+        lifted = round_to(np.ldexp(exact(*given), _CLEAR_OF_SUBNORMALS), fmt, mode)
+        below = perhaps & ((lifted & magnitude) < lifted_least)
+        return np.where(below, bits & word(fmt.sign_code), bits)
+
+    return run
+
+
 def _out_of_bounds(run: Operation, fmt: FloatFormat) -> Operation:
-    """``.oob``: +0 where a factor or the addend is the out-of-bounds NaN, all bits set."""
-    mark = fmt.word(fmt.magnitude_code | fmt.sign_code)
+    """``.oob``: +0 where a factor is the out-of-bounds NaN of either sign."""
+    word = fmt.word
+    magnitude, mark = word(fmt.magnitude_code), word(OUT_OF_BOUNDS_NAN)
 
     def guarded(a: Bits, b: Bits, c: Bits) -> Bits:
-        return np.where((a == mark) | (b == mark) | (c == mark), fmt.word(0), run(a, b, c))
+        marked = ((a & magnitude) == mark) | ((b & magnitude) == mark)
+        return np.where(marked, word(0), run(a, b, c))
 
     return guarded
 
@@ -114,12 +159,12 @@ def _out_of_bounds(run: Operation, fmt: FloatFormat) -> Operation:
 
 
 def _quick(ins: Instruction, fmt: FloatFormat) -> Operation | None:
-    """Nearest f32, f64 and f16 operations that numpy rounds once."""
+    """Nearest f32 and f16 operations that numpy rounds once."""
     function: Callable[..., Values] | None = {
         "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide,
         "sqrt": np.sqrt, "rcp": np.reciprocal,
     }.get(ins.mnemonic)  # fmt: skip
-    if function is None or ins.mode != "rn" or fmt not in (F32, F64, F16):
+    if function is None or ins.mode != "rn" or fmt not in (F32, F16):
         return None
     plain, kind = function, _NATIVE[fmt.name]
     if fmt is F16:
@@ -135,17 +180,28 @@ def _quick(ins: Instruction, fmt: FloatFormat) -> Operation | None:
 # --- float64 rounded to odd, then rounded
 
 
-def _general(ins: Instruction, narrow: FloatFormat, result: FloatFormat) -> Operation:
-    mode = ins.mode
+def _exact(ins: Instruction, narrow: FloatFormat, result: FloatFormat) -> Callable[..., Values]:
+    """Codes of the operands to the exact result, as a float64 rounded to odd."""
+    mode, wide = ins.mode, _WIDE[ins.mnemonic]
     formats = _operand_formats(ins, narrow, result)
-    if result is F64:
-        exact = _DOUBLE[ins.mnemonic]
-        return lambda *x: exact(*(v.view(np.float64) for v in x), mode).view(np.uint64)
-    wide = _WIDE[ins.mnemonic]
+    return lambda *x: wide(*(widened(bits, fmt) for bits, fmt in zip(x, formats)), mode)
+
+
+def _rounding(exact: Callable[..., Values], fmt: FloatFormat, mode: Mode) -> Operation:
+    return lambda *x: narrowed(exact(*x), fmt, mode)
+
+
+def _double(ins: Instruction) -> Operation:
+    mode, function = ins.mode, _DOUBLE[ins.mnemonic]
+    order = {"fma": (0, 2, 1), "div": (1, 0), "rcp": (0,), "sqrt": (0,)}.get(ins.mnemonic, (0, 1))
 
     def run(*operands: Bits) -> Bits:
-        values = [widened(bits, fmt) for bits, fmt in zip(operands, formats)]
-        return narrowed(wide(*values, mode), result, mode)
+        result = function(*(x.view(np.float64) for x in operands), mode).view(np.uint64)
+        nan = is_nan(result, F64)
+        if not nan.any():
+            return result
+        result = np.where(nan, np.uint64(F64.nan_code), result)
+        return propagated(result, [operands[i] for i in order])
 
     return run
 
@@ -229,7 +285,8 @@ _DOUBLE: dict[str, Callable[..., Values]] = {
 
 
 def build_sign(ins: Instruction) -> Operation:
-    """``neg`` and ``abs``: the sign bit; with ftz subnormals become zero. NaN: canonical."""
+    """``neg`` and ``abs``: the sign bit; with ftz subnormals become zero. An f64 NaN keeps its
+    sign and becomes quiet, the others' are canonical."""
     fmt = BY_PTX_TYPE[ins.type.removesuffix("x2")]
     sign = fmt.word(fmt.sign_code)
     flush = ins.has("ftz")
@@ -237,6 +294,7 @@ def build_sign(ins: Instruction) -> Operation:
 
     def run(a: Bits) -> Bits:
         bits = flushed(a, fmt) if flush else a
-        return canonical(bits & ~sign if absolute else bits ^ sign, fmt)
+        result = bits & ~sign if absolute else bits ^ sign
+        return propagated(result, [a]) if fmt is F64 else canonical(result, fmt)
 
     return run

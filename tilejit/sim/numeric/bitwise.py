@@ -7,6 +7,7 @@ Not here: integer arithmetic (``integer``), predicates (``predicate``).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ def build(ins: Instruction) -> Operation:
     """The element operation of a bit instruction."""
     name = ins.mnemonic
     if ins.type == "pred" or name in _LOGIC:
-        return _LOGIC.get(name) or _not_predicate
+        return _LOGIC.get(name, _not_predicate)
     return _BUILDERS[name](ins)
 
 
@@ -238,7 +239,7 @@ def _copysign(ins: Instruction) -> Operation:
     return run
 
 
-_BUILDERS = {
+_BUILDERS: dict[str, Callable[[Instruction], Operation]] = {
     "not": lambda ins: np.invert,
     "cnot": lambda ins: lambda a: (a == 0).astype(a.dtype),
     "lop3": _lop3, "shl": _shift, "shr": _shift, "shf": _funnel, "prmt": _permute,

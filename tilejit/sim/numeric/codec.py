@@ -15,12 +15,18 @@ import numpy as np
 
 from tilejit import dtypes
 from tilejit.dtypes import DType
-from tilejit.sim.numeric.formats import BF16, BY_DTYPE, F16, UE8M0, Bits, FloatFormat, Values
+from tilejit.sim.numeric.formats import (
+    BF16,
+    BY_DTYPE,
+    F16,
+    UE8M0,
+    WORDS,
+    Bits,
+    FloatFormat,
+    Values,
+)
 from tilejit.sim.numeric.rounding import as_mode, round_to, scale_exponents
 
-_WORDS: dict[int, type[np.unsignedinteger[Any]]] = {
-    4: np.uint8, 6: np.uint8, 8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64,
-}  # fmt: skip
 _NATIVE: dict[str, Any] = {
     "float32": np.float32, "float64": np.float64,
     **{f"{s}int{n}": np.dtype(f"{s}int{n}").type for s in ("", "u") for n in (8, 16, 32, 64)},
@@ -38,7 +44,7 @@ def to_value(bits: Bits, dtype: DType) -> Values:
         return truth
     native = _NATIVE.get(dtype.name)
     if native is not None:
-        return bits.astype(_WORDS[dtype.bits], copy=False).view(native)
+        return bits.astype(WORDS[max(dtype.bits, 8)], copy=False).view(native)
     return decoded(bits, BY_DTYPE[dtype.name])
 
 
@@ -69,7 +75,7 @@ def decoding_table(fmt: FloatFormat) -> Values:
         )
     if fmt.has_infinity:
         values = np.where(magnitude == fmt.infinity_code, np.inf, values)
-    if fmt.nan_code is not None:
+    if fmt.nan_code:
         past = fmt.infinity_code if fmt.has_infinity else fmt.max_code
         values = np.where(magnitude > past, np.nan, values)
     table = np.where(negative, -values, values).astype(np.float32)
@@ -93,7 +99,7 @@ def to_bits(values: Values, dtype: DType, rounding: str = "rn") -> Bits:
 
 
 def _encoded(values: Values, dtype: DType, rounding: str) -> Bits:
-    word = _WORDS[dtype.bits]
+    word = WORDS[max(dtype.bits, 8)]
     if dtype.kind == "bool":
         return (values != 0).astype(np.uint8)
     if dtype.is_integer:
@@ -107,7 +113,7 @@ def _encoded(values: Values, dtype: DType, rounding: str) -> Bits:
 
 
 def _integer_bits(values: Values, dtype: DType) -> Bits:
-    word = _WORDS[dtype.bits]
+    word = WORDS[max(dtype.bits, 8)]
     if values.dtype.kind != "f":
         return values.astype(word)
     low, high = dtypes.integer_range(dtype)

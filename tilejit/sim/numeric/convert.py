@@ -4,7 +4,11 @@ Rules of the PTX ISA that this file holds:
 
 * Float to integer saturates. NaN gives 0, or the top bit alone when the source is f64 or the
   destination has 64 bits.
-* ``.ftz`` flushes f32 sources and results only. ``.sat`` to a float clamps to [0, 1].
+* ``.ftz`` flushes f32 sources and results only, and no source of an f16 result: rounded up, a
+  subnormal f32 gives the least f16 (seen on sm_90). ``.sat`` to a float clamps to [0, 1].
+* A NaN between f64 and another type keeps sign and payload and becomes quiet, but with ``.ftz`` an
+  f32 one is canonical first; bf16 to f32 and ``cvt.f32.f32`` without rounding copy NaNs; elsewhere
+  the result is the canonical NaN. In tf32 only ``rna`` keeps payloads (all seen on sm_90).
 * ``.satfinite`` turns anything past the largest finite value into it; NaN stays NaN, and becomes
   +max in the six- and four-bit formats, which have none. ``.relu`` makes negatives +0.
 * Packed results hold the first source in the high part.
@@ -43,6 +47,8 @@ from tilejit.sim.numeric.formats import (
     FloatFormat,
     Values,
     flushed,
+    is_nan,
+    quiet_code,
 )
 from tilejit.sim.numeric.instruction import Instruction
 from tilejit.sim.numeric.integer import is_signed, magnitude, signed, typed, unsigned_type
@@ -161,8 +167,12 @@ def _integer_to_float(ins: Instruction, fmt: FloatFormat, source: str) -> Operat
 
 def _float_to_float(ins: Instruction, to: FloatFormat, source: FloatFormat) -> Operation:
     integral = next((_INTEGRAL[m] for m in ins.rest if m in _INTEGRAL), None)
-    flush_in, flush_out = (ins.has("ftz") and f is F32 for f in (source, to))
+    flush = ins.has("ftz")
+    flush_in, flush_out = flush and source is F32 and to is not F16, flush and to is F32
     mode = ins.mode
+    plain = integral is None and not flush and to in (F32, F64)
+    keeps_nan = F64 in (to, source) or (plain and source in (to, BF16))
+    quiet = (to is not source and F64 in (to, source)) or integral is not None
 
     def run(a: Bits) -> Bits:
         bits = flushed(a, source) if flush_in else a
@@ -170,7 +180,11 @@ def _float_to_float(ins: Instruction, to: FloatFormat, source: FloatFormat) -> O
             bits = narrowed_any(integral(widened(bits, source)), to, "rn")
         elif to is not source:
             bits = _converted(bits, to, source, mode, ins.has("satfinite"))
-        bits = canonical(bits, to)
+        if keeps_nan:
+            given = canonical(a, source) if flush and source is F32 else a
+            bits = _kept_nan(bits, given, to, source, quiet=quiet)
+        else:
+            bits = canonical(bits, to)
         if flush_out:
             bits = flushed(bits, to)
         if ins.has("sat"):
@@ -196,19 +210,44 @@ def narrowed_any(wide: Values, fmt: FloatFormat, mode: Mode) -> Bits:
     return wide.view(np.uint64) if fmt is F64 else narrowed(wide, fmt, mode)
 
 
+def _kept_nan(
+    bits: Bits, given: Bits, to: FloatFormat, source: FloatFormat, *, quiet: bool
+) -> Bits:
+    """``bits`` with each NaN replaced by the source's: its sign and the payload's high bits."""
+    nan = is_nan(given, source)
+    if not nan.any():
+        return bits
+    wide = given.astype(np.uint64)
+    sign = np.where(wide & np.uint64(source.sign_code), np.uint64(to.sign_code), np.uint64(0))
+    payload = wide & np.uint64((1 << source.mantissa_bits) - 1)
+    by = to.mantissa_bits - source.mantissa_bits
+    payload = payload << np.uint64(by) if by >= 0 else payload >> np.uint64(-by)
+    code = sign | np.uint64(to.exponent_code) | payload
+    if quiet:
+        code |= np.uint64(quiet_code(to))
+    return np.where(nan, code.astype(to.word), bits)
+
+
 def _to_tf32(ins: Instruction) -> Operation:
     """f32 with 10 mantissa bits; the 13 low bits of the register are 0."""
     mode = ins.mode
 
     def run(a: Bits) -> Bits:
-        bits = canonical(_tf32(a, mode, ins.has("satfinite")), F32)
-        return rectified(bits, F32) if ins.has("relu") else bits
+        bits = _tf32(a, mode, ins.has("satfinite"))
+        if not ins.has("relu"):
+            return bits
+        # Only rn and rz have relu, and their NaN has no sign.
+        return np.where(bits >> np.uint32(31), np.uint32(0), bits)
 
     return run
 
 
 def _tf32(bits: Bits, mode: Mode, saturate: bool) -> Bits:
-    """Codes count in order, so rounding adds to the code and clears the low bits."""
+    """Codes count in order, so rounding adds to the code and clears the low bits.
+
+    rn and rz have one NaN; rna cuts a NaN's payload, and its saturation steps one code down from
+    anything past the largest number, NaNs included.
+    """
     word, low = np.uint32, np.uint32(0x1FFF)
     if mode == "rz":
         rounded = bits & ~low
@@ -217,11 +256,13 @@ def _tf32(bits: Bits, mode: Mode, saturate: bool) -> Bits:
         half = word(0x1000) if mode == "rna" else word(0xFFF) + last
         rounded = (bits + half) & ~low
     special = (bits & word(0x7F80_0000)) == word(0x7F80_0000)
-    rounded = np.where(special, bits, rounded)
-    if not saturate:
+    rounded = np.where(special, bits & ~low, rounded)
+    if saturate:
+        past = (rounded & word(0x7FFF_FFFF)) >= word(0x7F80_0000)
+        rounded = np.where(past, rounded - word(0x2000), rounded)
+    if mode == "rna":
         return rounded
-    infinite = (rounded & word(0x7FFF_FFFF)) == word(0x7F80_0000)
-    return np.where(infinite, (bits & word(0x8000_0000)) | word(TF32.max_code), rounded)
+    return np.where(is_nan(bits, F32), word(TF32.nan_code), rounded)
 
 
 # --- packed pairs

@@ -121,10 +121,10 @@ def _directed(
     nearest: Values, missing: Values, mode: Mode, overflow: Bools | None = None
 ) -> Values:
     """``nearest`` moved one step when the mode lies on the side of what is missing."""
-    down = {"rm": np.True_, "rp": np.False_, "rz": nearest > 0}[mode]
+    down = (nearest > 0) if mode == "rz" else np.full_like(nearest, mode == "rm", np.bool_)
     finite = np.isfinite(nearest) if overflow is None else np.isfinite(nearest) | overflow
     below = finite & (missing < 0) & down
-    above = finite & (missing > 0) & ~np.asarray(down)
+    above = finite & (missing > 0) & ~down
     result = np.where(below, np.nextafter(nearest, -np.inf), nearest)
     return np.where(above, np.nextafter(nearest, np.inf), result)
 

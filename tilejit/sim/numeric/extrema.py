@@ -1,7 +1,7 @@
 """Floating-point min and max.
 
-PTX ISA: a NaN operand is ignored, two give the canonical NaN; ``.NaN`` makes any NaN operand give
-it; -0 is less than +0. ``.xorsign.abs`` compares magnitudes and gives the result the exclusive or
+PTX ISA: a NaN operand is ignored, two give the canonical NaN (f64: the second, made quiet);
+``.NaN`` makes any NaN operand give it; -0 is less than +0. ``.xorsign.abs`` compares magnitudes and gives the result the exclusive or
 of the operands' signs; ``.abs`` (three inputs) compares and gives magnitudes.
 
 Codes are compared as integers whose order is the numbers' order. Not here: integers (``integer``).
@@ -14,7 +14,15 @@ from functools import reduce
 import numpy as np
 
 from tilejit.sim.numeric.arithmetic import Operation
-from tilejit.sim.numeric.formats import BY_PTX_TYPE, Bits, FloatFormat, flushed, is_nan
+from tilejit.sim.numeric.formats import (
+    BY_PTX_TYPE,
+    F64,
+    Bits,
+    FloatFormat,
+    flushed,
+    is_nan,
+    quiet_code,
+)
 from tilejit.sim.numeric.instruction import Instruction
 
 
@@ -31,7 +39,8 @@ def build(ins: Instruction) -> Operation:
             return result
         result = np.where(nan_a, b, np.where(nan_b, a, result))
         none = (nan_a | nan_b) if propagate else (nan_a & nan_b)
-        return np.where(none, fmt.word(fmt.nan_code or 0), result)
+        given = b | quiet_code(fmt) if fmt is F64 else fmt.word(fmt.nan_code)
+        return np.where(none, given, result)
 
     def run(*operands: Bits) -> Bits:
         given = [flushed(x, fmt) for x in operands] if ins.has("ftz") else list(operands)

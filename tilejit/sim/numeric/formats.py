@@ -1,8 +1,9 @@
 """Binary floating-point formats as data: widths, bias, special codes.
 
 Codes are unsigned integers: sign, exponent field, mantissa field from the top bit down. PTX names
-and dtype names both lead here. NaN codes are the canonical ones that instructions produce: PTX ISA,
-"Floating Point Instructions" (f32 0x7fffffff, f16 and bf16 0x7fff); f64 as CUDART_NAN.
+and dtype names both lead here. NaN codes are the canonical ones that instructions produce: f32
+0x7fffffff, f16 and bf16 0x7fff whatever the operands; f64 keeps an operand's payload and has
+0xfff8000000000000 only for invalid operations (CUDART_NAN_F and CUDART_NAN; both seen on sm_90).
 
 Not here: arithmetic (``arithmetic``), rounding to a format (``rounding``).
 """
@@ -20,10 +21,15 @@ Bits = npt.NDArray[Any]
 Values = npt.NDArray[Any]
 """An array of floating-point values."""
 
+WORDS: dict[int, type[np.unsignedinteger[Any]]] = {
+    8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64,
+}  # fmt: skip
+"""The numpy type of a register, by its width in bits."""
+
 
 @dataclass(frozen=True, slots=True)
 class FloatFormat:
-    """``bits`` is the width of a code; ``nan_code`` None: the format has no NaN.
+    """``bits`` is the width of a code; ``nan_code`` 0: the format has no NaN.
 
     ``max_code`` is the largest finite magnitude. ``signed`` False: only scale exponents (ue8m0).
     """
@@ -32,7 +38,7 @@ class FloatFormat:
     bits: int
     exponent_bits: int
     mantissa_bits: int
-    nan_code: int | None
+    nan_code: int
     max_code: int
     has_infinity: bool = False
     signed: bool = True
@@ -74,9 +80,7 @@ class FloatFormat:
     @property
     def word(self) -> type[np.unsignedinteger[Any]]:
         """The numpy type of a code in a register: whole bytes."""
-        if self.bits <= 8:
-            return np.uint8
-        return {16: np.uint16, 32: np.uint32, 64: np.uint64}[self.bits]
+        return WORDS[max(self.bits, 8)]
 
 
 F64 = FloatFormat("f64", 64, 11, 52, 0xFFF8_0000_0000_0000, 0x7FEF_FFFF_FFFF_FFFF, True)
@@ -85,11 +89,11 @@ F16 = FloatFormat("f16", 16, 5, 10, 0x7FFF, 0x7BFF, True)
 BF16 = FloatFormat("bf16", 16, 8, 7, 0x7FFF, 0x7F7F, True)
 E4M3 = FloatFormat("e4m3", 8, 4, 3, 0x7F, 0x7E)
 E5M2 = FloatFormat("e5m2", 8, 5, 2, 0x7F, 0x7B, True)
-E2M3 = FloatFormat("e2m3", 6, 2, 3, None, 0x1F)
-E3M2 = FloatFormat("e3m2", 6, 3, 2, None, 0x1F)
-E2M1 = FloatFormat("e2m1", 4, 2, 1, None, 0x07)
+E2M3 = FloatFormat("e2m3", 6, 2, 3, 0, 0x1F)
+E3M2 = FloatFormat("e3m2", 6, 3, 2, 0, 0x1F)
+E2M1 = FloatFormat("e2m1", 4, 2, 1, 0, 0x07)
 UE8M0 = FloatFormat("ue8m0", 8, 8, 0, 0xFF, 0xFE, signed=False)
-TF32 = FloatFormat("tf32", 32, 8, 10, 0x7FFF_FFFF, 0x7F7F_E000, True)
+TF32 = FloatFormat("tf32", 32, 8, 10, 0x7FFF_E000, 0x7F7F_E000, True)
 """tf32 sits in an f32 register with 13 low bits clear: ``convert`` rounds to it on its own."""
 
 BY_PTX_TYPE: dict[str, FloatFormat] = {
@@ -107,6 +111,11 @@ def is_nan(bits: Bits, fmt: FloatFormat) -> npt.NDArray[np.bool_]:
     word = fmt.word
     found: npt.NDArray[np.bool_] = (bits & word(fmt.magnitude_code)) > word(fmt.infinity_code)
     return found
+
+
+def quiet_code(fmt: FloatFormat) -> Any:
+    """The bit that makes a NaN quiet, as a code of ``fmt``."""
+    return fmt.word(1 << (fmt.mantissa_bits - 1))
 
 
 def flushed(bits: Bits, fmt: FloatFormat) -> Bits:

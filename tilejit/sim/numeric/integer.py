@@ -1,8 +1,8 @@
 """Integer arithmetic: add, sub, mul, mad, div, rem, min, max, abs, neg, sad, dp4a.
 
 Two's complement, wrapping, unless ``.sat``. ``div`` truncates towards zero and ``rem`` has the
-dividend's sign. PTX leaves division by zero unspecified; here the quotient has all bits set and the
-remainder is the dividend, so that inactive lanes can hold anything.
+dividend's sign. PTX leaves division by zero unspecified; here, as on sm_90, quotient and remainder
+have all bits set, and inactive lanes may hold anything.
 Not here: bit operations (``bitwise``).
 """
 
@@ -15,17 +15,14 @@ import numpy as np
 
 from tilejit.ptx.forms import TYPE_BITS
 from tilejit.sim.numeric.arithmetic import Operation
-from tilejit.sim.numeric.formats import Bits
+from tilejit.sim.numeric.formats import WORDS, Bits
 from tilejit.sim.numeric.instruction import Instruction
 
-_UNSIGNED: dict[int, type[np.unsignedinteger[Any]]] = {
-    8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64,
-}  # fmt: skip
 
 
 def unsigned_type(ptx_type: str) -> type[np.unsignedinteger[Any]]:
     """The numpy type of a register of ``ptx_type`` (one element of a packed integer type)."""
-    return _UNSIGNED[TYPE_BITS[ptx_type.removesuffix("x2")]]
+    return WORDS[TYPE_BITS[ptx_type.removesuffix("x2")]]
 
 
 def is_signed(ptx_type: str) -> bool:
@@ -146,7 +143,7 @@ def _divide(ins: Instruction) -> Operation:
 
 def _remainder(ins: Instruction) -> Operation:
     divide = _divide(ins)
-    return lambda a, b: np.where(b == 0, a, a - divide(a, b) * b)
+    return lambda a, b: np.where(b == 0, ~b.dtype.type(0), a - divide(a, b) * b)
 
 
 # --- the rest

@@ -25,7 +25,7 @@ _COMPARE: dict[str, Callable[..., Bits]] = {
 def build(ins: Instruction) -> Operation:
     """The element operation of a selp, setp or testp."""
     if ins.mnemonic == "selp":
-        return lambda a, b, p: np.where(p != 0, a, b)
+        return _selected
     fmt = BY_PTX_TYPE.get(ins.type.removesuffix("x2"))
     if ins.mnemonic == "testp":
         assert fmt is not None
@@ -34,6 +34,10 @@ def build(ins: Instruction) -> Operation:
         return _compare_floats(ins, fmt)
     compare, kind = _COMPARE[ins.rest[0]], ins.type
     return lambda a, b: compare(typed(a, kind), typed(b, kind)).astype(np.uint8)
+
+
+def _selected(a: Bits, b: Bits, p: Bits) -> Bits:
+    return np.where(p != 0, a, b)
 
 
 def _compare_floats(ins: Instruction, fmt: FloatFormat) -> Operation:

@@ -104,7 +104,7 @@ def round_to(wide: Values, fmt: FloatFormat, mode: Mode, *, saturate: bool = Fal
         code |= np.where(negative, U64(fmt.sign_code), U64(0))
     nan = magnitude > _INFINITY
     if nan.any():
-        code[nan] = fmt.max_code if fmt.nan_code is None else fmt.nan_code
+        code[nan] = fmt.max_code if fmt.nan_code == 0 else fmt.nan_code
     return code.astype(fmt.word)
 
 
@@ -158,7 +158,7 @@ def _rounds_up(
         return ((rest != 0) & (negative == (mode == "rm"))).astype(U64)
     # Half of the last place; with shift 0 the rest is 0, below any half.
     half = U64(1) << np.maximum(shift, U64(1)) - U64(1)
-    tie_up = (kept & U64(1)) == 1 if mode == "rn" else np.True_
+    tie_up = ((kept & U64(1)) == 1) | (mode == "rna")
     return ((rest > half) | ((rest == half) & tie_up)).astype(U64)
 
 
@@ -173,11 +173,11 @@ def _overflowed(
     over = infinite | (code > U64(fmt.max_code))
     if not over.any():
         return code
-    if saturate or (not fmt.has_infinity and fmt.nan_code is None):
+    if saturate or (not fmt.has_infinity and fmt.nan_code == 0):
         return np.where(over, U64(fmt.max_code), code)
     if not fmt.has_infinity:
-        assert fmt.nan_code is not None
         return np.where(over, U64(fmt.nan_code & fmt.magnitude_code), code)
-    stays = {"rz": np.True_, "rm": ~negative, "rp": negative}.get(mode, np.False_)
-    finite = over & ~infinite & stays
+    if mode in ("rn", "rna"):
+        return np.where(over, U64(fmt.infinity_code), code)
+    finite = over & ~infinite & ((negative != (mode == "rm")) | (mode == "rz"))
     return np.where(finite, U64(fmt.max_code), np.where(over, U64(fmt.infinity_code), code))
