@@ -11,6 +11,7 @@ Not here: what a step does (its package), when it is wanted (``runtime.jit``).
 from __future__ import annotations
 
 import ast
+import gc
 import os
 import threading
 import time
@@ -42,11 +43,17 @@ timings: dict[str, float] = {}
 
 @contextmanager
 def _timed(step: str) -> Iterator[None]:
+    """Keeps the step's seconds. Cyclic garbage collection waits: the steps make many small objects
+    and no cycles, and a full collection beside a loaded torch takes longer than they do."""
+    collecting = gc.isenabled()
+    gc.disable()
     start = time.perf_counter()
     try:
         yield
     finally:
         timings[step] = timings.get(step, 0.0) + time.perf_counter() - start
+        if collecting:
+            gc.enable()
 
 
 class Pipeline:

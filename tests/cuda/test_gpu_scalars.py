@@ -72,7 +72,9 @@ def samples(dtype: DType) -> list[Any]:
 
 
 def pairs(dtype: DType) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    values = np.array(samples(dtype)).astype(NUMPY[dtype.name])
+    values = np.array(samples(dtype), NUMPY[dtype.name] if dtype.is_integer else np.float64)
+    with np.errstate(all="ignore"):
+        values = values.astype(NUMPY[dtype.name])
     a, b = (x.reshape(-1) for x in np.meshgrid(values, values))
     pad = -len(a) % 128
     return np.pad(a, (0, pad), constant_values=1), np.pad(b, (0, pad), constant_values=1)

@@ -84,7 +84,7 @@ def calls() -> tuple[nodes.Stmt, ...]:
     part = views.region(views.whole(R), (build.mod(TID, c(4)), (0, 8, None)))
     scale = nodes.Keyword("pred", build.lt(TID, N))
     static = nodes.Keyword("shape", nodes.Static((1, "two", None)))
-    operands = nodes.Tuple((part, words, ALPHA))
+    operands = nodes.Tuple((part, words, rows, ALPHA))
     empty = nodes.Tuple(())
     apply = nodes.Call(
         "tile.apply", (nodes.Text("ld.global.v4.b32"), operands, nodes.Tuple((scale, static))),

@@ -119,6 +119,7 @@ def test_substitution_and_variables() -> None:
     changed = walk.substitute(made.body, {"n": four})
     assert "n" not in walk.variables(changed)
     shapes = [n.shape for n in walk.descend(changed) if isinstance(n, nodes.View)]
+    assert (4, 64) in shapes
     assert walk.substitute(made.body, {"absent": four}) is made.body
     assert walk.substitute(N, {"n": four}) is four
 

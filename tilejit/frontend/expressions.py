@@ -49,6 +49,8 @@ MAX_COMPREHENSION = 65536
 
 def evaluate(lw: Lowering, node: ast.expr) -> Any:
     """The value of ``node``; statements it needs are emitted first."""
+    if type(node) is ast.Constant:
+        return _constant(lw, node)
     handler = EXPRESSIONS.get(type(node))
     with lw.at(node):
         if handler is None:

@@ -158,6 +158,25 @@ FALLS = Flow()
 STOPS = Flow(falls=False)
 
 
+class _At:
+    """A plain class: thousands of these are entered for a kernel. After an error the node stays,
+    for the message."""
+
+    __slots__ = ("lowering", "node", "previous")
+
+    def __init__(self, lowering: Lowering, node: ast.AST):
+        self.lowering = lowering
+        self.node = node
+
+    def __enter__(self) -> None:
+        self.previous = self.lowering.node
+        self.lowering.node = self.node
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        if kind is None:
+            self.lowering.node = self.previous
+
+
 class Lowering:
     """Everything one pass over a kernel knows. Handlers in the other modules take it first."""
 
@@ -192,11 +211,9 @@ class Lowering:
     def here(self) -> Span | None:
         return self.span(self.node) if self.node is not None and self.frames else None
 
-    @contextmanager
-    def at(self, node: ast.AST) -> Iterator[None]:
-        previous, self.node = self.node, node
-        yield
-        self.node = previous
+    def at(self, node: ast.AST) -> _At:
+        """``with lw.at(node):`` what is emitted or refused inside is about ``node``."""
+        return _At(self, node)
 
     def refuse(
         self, code: str, message: str, node: ast.AST | None = None, *, span: Span | None = None,

@@ -68,7 +68,8 @@ class _Checker:
     def use(self, var: nodes.Var, span: Span | None) -> None:
         declared = self.scope.get(var.name)
         self.require(declared is not None, f"{var.name!r} is used where it is not declared", span)
-        self.require(declared == var, f"{var.name!r} is used with type {var.type}", span)
+        same = declared is var or declared == var
+        self.require(same, f"{var.name!r} is used with type {var.type}", span)
 
     def launch(self, function: nodes.Function) -> None:
         config = function.launch

@@ -98,7 +98,9 @@ def _registers(ins: Instruction) -> _Registers:
     return lambda inputs: [_together(operation, inputs, part)]
 
 
-def _together(operation: Operation, inputs: list[Bits], part: type[np.unsignedinteger[Any]]) -> Bits:
+def _together(
+    operation: Operation, inputs: list[Bits], part: type[np.unsignedinteger[Any]]
+) -> Bits:
     """A packed instruction on its elements: they lie side by side in memory, low first."""
     halves = [np.ascontiguousarray(x).view(part) for x in inputs]
     return np.ascontiguousarray(operation(*halves)).view(inputs[0].dtype)

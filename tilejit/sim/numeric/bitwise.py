@@ -31,7 +31,8 @@ def build(ins: Instruction) -> Operation:
 
 
 def _not_predicate(a: Bits) -> Bits:
-    return (a == 0).astype(np.uint8)
+    flag: Bits = (a == 0).astype(np.uint8)
+    return flag
 
 
 # --- logic and shifts
@@ -59,11 +60,10 @@ def _shift(ins: Instruction) -> Operation:
         width = 8 * a.dtype.itemsize
         past = amount >= width
         by = np.minimum(amount, width - 1).astype(a.dtype)
-        if left:
-            return np.where(past, a.dtype.type(0), a << by)
         if is_signed(kind):
             return (signed(a) >> signed(by)).view(a.dtype)
-        return np.where(past, a.dtype.type(0), a >> by)
+        shifted: Bits = np.where(past, a.dtype.type(0), a << by if left else a >> by)
+        return shifted
 
     return run
 
@@ -171,7 +171,8 @@ def _low_bits(count: Bits, word: Any) -> Bits:
     """Masks of ``count`` (0 to the width) low bits."""
     width = 8 * np.dtype(word).itemsize
     kept = np.minimum(count, width - 1).astype(word)
-    return np.where(count >= width, ~word(0), (word(1) << kept) - word(1))
+    mask: Bits = np.where(count >= width, ~word(0), (word(1) << kept) - word(1))
+    return mask
 
 
 def _extract(ins: Instruction) -> Operation:
@@ -187,12 +188,12 @@ def _extract(ins: Instruction) -> Operation:
             position < width, a >> np.minimum(position, width - 1).astype(word), word(0)
         )
         mask = _low_bits(np.minimum(count, np.maximum(width - position, 0)), word)
-        field = moved & mask
-        if not is_signed(kind):
-            return field
-        top = np.clip(position + count - 1, 0, width - 1).astype(word)
-        negative = ((a >> top) & word(1) != 0) & (count > 0)
-        return np.where(negative, field | ~mask, field)
+        field: Bits = moved & mask
+        if is_signed(kind):
+            top = np.clip(position + count - 1, 0, width - 1).astype(word)
+            negative = ((a >> top) & word(1) != 0) & (count > 0)
+            field = np.where(negative, field | ~mask, field)
+        return field
 
     return run
 
@@ -206,7 +207,8 @@ def _insert(ins: Instruction) -> Operation:
         )
         by = np.minimum(position, width - 1).astype(word)
         mask = np.where(position < width, _low_bits(count, word) << by, word(0))
-        return (b & ~mask) | ((a << by) & mask)
+        merged: Bits = (b & ~mask) | ((a << by) & mask)
+        return merged
 
     return run
 
@@ -234,7 +236,8 @@ def _copysign(ins: Instruction) -> Operation:
 
     def run(a: Bits, b: Bits) -> Bits:
         sign = a.dtype.type(1 << (8 * a.dtype.itemsize - 1))
-        return (a & sign) | (b & ~sign)
+        signed_bits: Bits = (a & sign) | (b & ~sign)
+        return signed_bits
 
     return run
 

@@ -101,7 +101,8 @@ def to_bits(values: Values, dtype: DType, rounding: str = "rn") -> Bits:
 def _encoded(values: Values, dtype: DType, rounding: str) -> Bits:
     word = WORDS[max(dtype.bits, 8)]
     if dtype.kind == "bool":
-        return (values != 0).astype(np.uint8)
+        truth: Bits = (values != 0).astype(np.uint8)
+        return truth
     if dtype.is_integer:
         return _integer_bits(values, dtype)
     if values.dtype == _NATIVE.get(dtype.name) or (
@@ -138,7 +139,7 @@ def _float_bits(values: Values, fmt: FloatFormat, rounding: str) -> Bits:
 def bfloat16_nearest(bits: Bits) -> Bits:
     """bfloat16 codes of float32 codes: nearest, ties to even."""
     last = (bits >> np.uint32(16)) & np.uint32(1)
-    rounded = ((bits + (np.uint32(0x7FFF) + last)) >> np.uint32(16)).astype(np.uint16)
+    rounded: Bits = ((bits + (np.uint32(0x7FFF) + last)) >> np.uint32(16)).astype(np.uint16)
     nan = (bits & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)
     if nan.any():
         rounded = np.where(nan, np.uint16(0x7FFF), rounded)

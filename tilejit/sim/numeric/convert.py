@@ -307,7 +307,8 @@ def _stride_bits(fmt: FloatFormat) -> int:
 def _joined(high: Bits, low: Bits, fmt: FloatFormat) -> Bits:
     bits = _stride_bits(fmt)
     word = _PAIR_WORDS[bits]
-    return (high.astype(word) << word(bits)) | low.astype(word)
+    pair: Bits = (high.astype(word) << word(bits)) | low.astype(word)
+    return pair
 
 
 def _halves(register: Bits, fmt: FloatFormat) -> tuple[Values, Values]:

@@ -19,7 +19,6 @@ from tilejit.sim.numeric.formats import WORDS, Bits
 from tilejit.sim.numeric.instruction import Instruction
 
 
-
 def unsigned_type(ptx_type: str) -> type[np.unsignedinteger[Any]]:
     """The numpy type of a register of ``ptx_type`` (one element of a packed integer type)."""
     return WORDS[TYPE_BITS[ptx_type.removesuffix("x2")]]
@@ -94,7 +93,7 @@ def _wide(a: Bits, b: Bits, kind: str) -> Bits:
     """The full product, twice as wide."""
     size = 2 * a.dtype.itemsize
     kind_of = np.dtype(f"{'i' if is_signed(kind) else 'u'}{size}")
-    product = typed(a, kind).astype(kind_of) * typed(b, kind).astype(kind_of)
+    product: Bits = typed(a, kind).astype(kind_of) * typed(b, kind).astype(kind_of)
     return product.view(np.dtype(f"u{size}"))
 
 
@@ -102,7 +101,8 @@ def _high(a: Bits, b: Bits, kind: str) -> Bits:
     if a.dtype.itemsize < 8:
         bits = 8 * a.dtype.itemsize
         full = _wide(a, b, kind)
-        return (full >> full.dtype.type(bits)).astype(a.dtype)
+        top: Bits = (full >> full.dtype.type(bits)).astype(a.dtype)
+        return top
     high = _high_of_words(a, b)
     if is_signed(kind):
         zero = np.uint64(0)

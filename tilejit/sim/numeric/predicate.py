@@ -49,7 +49,8 @@ def _compare_floats(ins: Instruction, fmt: FloatFormat) -> Operation:
             a, b = flushed(a, fmt), flushed(b, fmt)
         unordered = is_nan(a, fmt) | is_nan(b, fmt)
         if name in ("num", "nan"):
-            return (unordered == (name == "nan")).astype(np.uint8)
+            flag: Bits = (unordered == (name == "nan")).astype(np.uint8)
+            return flag
         result = _COMPARE[name[:2]](widened(a, fmt), widened(b, fmt))
         return np.where(unordered, name.endswith("u"), result).astype(np.uint8)
 

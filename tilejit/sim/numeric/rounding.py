@@ -154,12 +154,15 @@ def _rounds_up(
 ) -> Bits:
     if mode == "rz":
         return np.zeros_like(kept)
+    up: Bits
     if mode in ("rm", "rp"):
-        return ((rest != 0) & (negative == (mode == "rm"))).astype(U64)
+        up = (rest != 0) & (negative == (mode == "rm"))
+        return up.astype(U64)
     # Half of the last place; with shift 0 the rest is 0, below any half.
     half = U64(1) << np.maximum(shift, U64(1)) - U64(1)
     tie_up = ((kept & U64(1)) == 1) | (mode == "rna")
-    return ((rest > half) | ((rest == half) & tie_up)).astype(U64)
+    up = (rest > half) | ((rest == half) & tie_up)
+    return up.astype(U64)
 
 
 def _overflowed(
