@@ -229,3 +229,30 @@ def test_rounds_of_a_loop_at_the_end_of_its_type() -> None:
     arrays = [np.zeros(2, np.int32), limits]
     launch(p, arrays, 1)
     assert arrays[0].tolist() == [2, 2]
+
+
+@pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2"])
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_eight_bit_floats_are_torchs(name: str) -> None:
+    import torch
+
+    dtype, kind = dtypes.dtype(name), getattr(torch, name)
+    ties = (np.arange(2**16, dtype=np.uint32) << 16).view(np.float32)
+    near = ((np.arange(2**16, dtype=np.uint32) << 16) + 1).view(np.float32)
+    a = np.concatenate([ties, near, -near])
+    p = Program()
+    x, y = p.param("A", dtypes.float32, (len(a),)), p.param("B", dtype, (len(a),))
+    p.add(store(y, index(), ir.Cast(load(x, index()), ir.ScalarType(dtype))))
+    arrays = [a, np.zeros(len(a), np.uint8)]
+    launch(p, arrays, len(a) // 128)
+    expected = torch.from_numpy(a).to(kind)
+    number = ~torch.isnan(expected.float()).numpy()
+    assert (arrays[1] == expected.view(torch.uint8).numpy())[number].all()
+
+    back = Program()
+    x, y = back.param("A", dtype, (256,)), back.param("B", dtypes.float32, (256,))
+    back.add(store(y, index(), ir.Cast(load(x, index()), ir.FLOAT32)))
+    arrays = [np.arange(256, dtype=np.uint8), np.zeros(256, np.float32)]
+    launch(back, arrays, 2)
+    wanted = torch.arange(256, dtype=torch.uint8).view(kind).float().numpy()
+    assert np.array_equal(arrays[1], wanted, equal_nan=True)

@@ -90,6 +90,8 @@ class Assembly:
         self.mnemonics.add(issue.form.mnemonic)
         block = _Block()
         instruction = self._instruction(issue, block)
+        if self.registers.recording:
+            return
         text = self._body(block, instruction)
         comment = self._comment(issue.span)
         statement = self._statement(issue.form, block, text + comment)

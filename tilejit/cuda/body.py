@@ -16,7 +16,7 @@ from tilejit.cuda.helpers import Helpers
 from tilejit.cuda.memory import Memory
 from tilejit.cuda.ranges import Interval, Known
 from tilejit.cuda.registers import Registers, slot_of
-from tilejit.cuda.scalars import Scalars, unsupported
+from tilejit.cuda.scalars import Piece, Scalars, unsupported
 from tilejit.cuda.writer import Names, Writer
 from tilejit.ir import nodes, ops
 from tilejit.tile.family import Issue, Let, Register, ScalarApply, Step, Value
@@ -88,18 +88,17 @@ class Body:
         if s.value is None:
             self.writer.line(f"{kind} {name};")
             return
-        constant = self._learn(s.var, s.value)
         piece = self.scalars.piece(s.value)
+        constant = self._learn(s.var, piece)
         self.writer.line(f"{'const ' if constant else ''}{kind} {name} = {piece.text};")
 
-    def _learn(self, var: nodes.Var, value: nodes.Expr) -> bool:
+    def _learn(self, var: nodes.Var, value: Piece) -> bool:
         """Remembers the interval of a variable that never changes; whether it is one."""
         if var.name in self.assigned:
             return False
-        interval = self.scalars.piece(value).interval
         self.known.variables.pop(var.name, None)
-        if interval is not None:
-            self.known.variables[var.name] = interval
+        if value.interval is not None:
+            self.known.variables[var.name] = value.interval
         return True
 
     def _assign(self, s: nodes.Assign) -> None:
@@ -252,10 +251,10 @@ class Body:
             if isinstance(step, Issue):
                 self.assembly.issue(step)
             elif isinstance(step, Let):
-                self._learn(step.var, step.value)
+                piece = self.scalars.piece(step.value)
+                self._learn(step.var, piece)
                 kind = cxx.type_name(step.var.type)
-                text = self.scalars.text(step.value)
-                self.writer.line(f"const {kind} {self.names[step.var.name]} = {text};")
+                self.writer.line(f"const {kind} {self.names[step.var.name]} = {piece.text};")
             else:
                 self._apply(step)
         if scoped:

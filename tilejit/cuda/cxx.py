@@ -150,9 +150,11 @@ def _float32_literal(value: float) -> str:
 def narrow_float_bits(value: float, dtype: DType) -> int:
     """The bits of the float of ``dtype`` (at most 16 bits wide) nearest to ``value``, ties to even.
 
-    Types without an infinity take their largest value instead.
+    Past the largest value: infinity, in float8_e4m3fn NaN, in narrower types the largest value.
     """
     if dtype == dtypes.float16:
+        if math.isnan(value):
+            return 0x7FFF
         try:
             return int(struct.unpack("<H", struct.pack("<e", value))[0])
         except OverflowError:
@@ -160,27 +162,38 @@ def narrow_float_bits(value: float, dtype: DType) -> int:
     exponent_bits, mantissa_bits = dtype.exponent_bits, dtype.mantissa_bits
     if dtype == dtypes.float8_e8m0fnu:
         return _scale_bits(value)
-    sign = (1 if math.copysign(1.0, value) < 0 else 0) << (exponent_bits + mantissa_bits)
-    has_infinity = dtype in (dtypes.bfloat16, dtypes.float8_e5m2)
-    special = ((1 << exponent_bits) - 1) << mantissa_bits
-    largest = special - 1 if has_infinity else special | ((1 << mantissa_bits) - 1)
-    if dtype == dtypes.float8_e4m3fn:
-        largest -= 1  # all ones is NaN
+    nan, largest, overflow = _SPECIAL[dtype.name]
     if math.isnan(value):
-        return 0x7FC0 if dtype == dtypes.bfloat16 else sign | 0x7F
+        return nan
+    sign = (1 if math.copysign(1.0, value) < 0 else 0) << (exponent_bits + mantissa_bits)
     if math.isinf(value):
-        return sign | (special if has_infinity else largest)
+        return sign | overflow
     bias = (1 << (exponent_bits - 1)) - 1
     magnitude = abs(value)
     exponent = max(math.frexp(magnitude)[1] - 1, 1 - bias) if magnitude else 1 - bias
     steps = round(math.ldexp(magnitude, mantissa_bits - exponent))  # Python rounds ties to even
     pattern = ((exponent + bias - 1) << mantissa_bits) + steps
-    overflow = special if has_infinity else largest
-    return sign | min(pattern, overflow)
+    return sign | (pattern if pattern <= largest else overflow)
+
+
+_SPECIAL: dict[str, tuple[int, int, int]] = {
+    "bfloat16": (0x7FFF, 0x7F7F, 0x7F80),
+    "float8_e4m3fn": (0x7F, 0x7E, 0x7F),
+    "float8_e5m2": (0x7F, 0x7B, 0x7C),
+    "float6_e2m3fn": (0x1F, 0x1F, 0x1F),
+    "float6_e3m2fn": (0x1F, 0x1F, 0x1F),
+    "float4_e2m1fn": (0x7, 0x7, 0x7),
+}
+"""Patterns of NaN, of the largest finite value, and of what lies beyond it (without the sign)."""
 
 
 def _scale_bits(value: float) -> int:
-    """e8m0: a power of two, 2**(byte - 127); 255 is NaN."""
-    if not value > 0 or math.isinf(value):
+    """e8m0: a power of two, 2**(byte - 127), of the magnitude; 255 is NaN."""
+    if math.isnan(value) or math.isinf(value):
         return 0xFF
-    return max(0, min(254, round(math.log2(value)) + 127))
+    if value == 0:
+        return 0
+    mantissa, exponent = math.frexp(abs(value))
+    above = mantissa > 0.75 or (mantissa == 0.75 and exponent % 2 == 1)
+    code = exponent - 1 + above + 127
+    return 0xFF if code > 254 else max(0, code)

@@ -119,10 +119,14 @@ _TEXTS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     # Truncation that marks what it lost in the last bit ("round to odd") makes the second rounding
     # the only one that counts.
+    "tj_f64_odd": (
+        f"{_HEAD} f32 tj_f64_odd(f64 a) {{ f32 t = __double2float_rz(a); "
+        "return (f64)t != a ? __uint_as_float(__float_as_uint(t) | 1u) : t; }",
+        (),
+    ),
     "tj_f64_bf16": (
-        f"{_HEAD} bf16 tj_f64_bf16(f64 a) {{ f32 t = __double2float_rz(a); u32 b = __float_as_uint(t); "
-        "if ((f64)t != a) b |= 1u; return tj_f32_bf16(__uint_as_float(b)); }",
-        ("tj_f32_bf16",),
+        f"{_HEAD} bf16 tj_f64_bf16(f64 a) {{ return tj_f32_bf16(tj_f64_odd(a)); }}",
+        ("tj_f64_odd", "tj_f32_bf16"),
     ),
     "tj_i64_bf16": (
         f"{_HEAD} bf16 tj_i64_bf16(i64 a) {{ f32 t = __ll2float_rz(a); u32 b = __float_as_uint(t); "
@@ -159,26 +163,32 @@ _TEXTS: dict[str, tuple[str, tuple[str, ...]]] = {
         for source in ("f32", "f64")
         for target in ("i32", "i8", "i16", "i64", "u8", "u16", "u32", "u64")
     },
-    # --- bytes of 8-bit floats, through float16 (exact)
+    # --- bytes of 8-bit floats, in integer arithmetic: sm_80 has no instruction for them, and later
+    # ones saturate. Below the normal range an addition rounds to the spacing of subnormals.
     "tj_e4m3_f32": (
-        f"{_HEAD} f32 tj_e4m3_f32(u8 a) {{ u32 d; "
-        'asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(d) : "h"((u16)a)); return tj_f16_f32((f16)d); }',
+        f"{_HEAD} f32 tj_e4m3_f32(u8 a) {{ if ((a & 0x7f) == 0x7f) return __uint_as_float(0x7fffffffu); "
+        "return tj_f16_f32((f16)((a & 0x80) << 8 | (a & 0x7f) << 7)) * 256.0f; }",
         ("tj_f16_f32",),
     ),
     "tj_e5m2_f32": (
         f"{_HEAD} f32 tj_e5m2_f32(u8 a) {{ return tj_f16_f32((f16)((u32)a << 8)); }}",
         ("tj_f16_f32",),
     ),
-    "tj_f32_e4m3": (
-        f"{_HEAD} u8 tj_f32_e4m3(f32 a) {{ u16 d; "
-        'asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(d) : "f"(0.0f), "f"(a)); return (u8)d; }',
-        (),
-    ),
-    "tj_f32_e5m2": (
-        f"{_HEAD} u8 tj_f32_e5m2(f32 a) {{ u16 d; "
-        'asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(d) : "f"(0.0f), "f"(a)); return (u8)d; }',
-        (),
-    ),
+    **{
+        f"tj_f32_{name}": (
+            f"{_HEAD} u8 tj_f32_{name}(f32 a) {{ if (a != a) return 0x7f; "
+            f"f32 m = fabsf(a); u32 u = __float_as_uint(m), s = __float_as_uint(a) >> 31 << 7; "
+            f"if (m {beyond}) return (u8)(s | {overflow}); "
+            f"u32 d = m < {least} ? __float_as_uint(m + {magic}) - __float_as_uint({magic}) : "
+            f"((u + {(1 << shift - 1) - 1}u + ((u >> {shift}) & 1)) >> {shift}) - {rebias}u; "
+            "return (u8)(s | d); }",
+            (),
+        )
+        for name, beyond, overflow, least, magic, shift, rebias in (
+            ("e4m3", "> 464.0f", "0x7f", "0.015625f", "16384.0f", 20, (127 - 7) << 3),
+            ("e5m2", ">= 61440.0f", "0x7c", "0.00006103515625f", "128.0f", 21, (127 - 15) << 2),
+        )
+    },
     # --- warp exchange of 32-bit values; narrower ones travel widened, wider ones in halves
     **{
         f"tj_shfl_{name}": (

@@ -291,11 +291,11 @@ class Scalars:
         if target.bits == 16:
             return self._to_half(text, source, target, span)
         if target in (dtypes.float8_e4m3fn, dtypes.float8_e5m2):
-            text = (
-                text
-                if source == dtypes.float32
-                else self._to_float(text, source, dtypes.float32, span)
-            )
+            if source.bits == 64:
+                wide = self._to_float(text, source, dtypes.float64, span)
+                text = f"{self.helpers.use('tj_f64_odd')}({wide})"
+            else:
+                text = self._to_float(text, source, dtypes.float32, span)
             helper = "tj_f32_e4m3" if target == dtypes.float8_e4m3fn else "tj_f32_e5m2"
             return f"{self.helpers.use(helper)}({text})"
         raise unsupported(f"no conversion to {target}", span)

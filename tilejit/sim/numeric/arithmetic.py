@@ -21,6 +21,7 @@ from typing import TypeAlias
 import numpy as np
 
 from tilejit.sim.numeric import double
+from tilejit.sim.numeric.codec import bfloat16_nearest, decoded
 from tilejit.sim.numeric.formats import (
     BF16,
     BY_PTX_TYPE,
@@ -47,10 +48,10 @@ _NATIVE = {"f32": np.float32, "f64": np.float64, "f16": np.float16}
 
 
 def widened(bits: Bits, fmt: FloatFormat) -> Values:
-    """Exact float64 values of f16, bf16, f32 or f64 codes."""
-    if fmt is BF16:
-        return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
-    return bits.view(_NATIVE[fmt.name]).astype(np.float64)
+    """Exact float64 values of codes of any format."""
+    native = _NATIVE.get(fmt.name)
+    values = decoded(bits, fmt) if native is None else bits.view(native)
+    return values.astype(np.float64)
 
 
 def canonical(bits: Bits, fmt: FloatFormat) -> Bits:
@@ -159,13 +160,16 @@ def _out_of_bounds(run: Operation, fmt: FloatFormat) -> Operation:
 
 
 def _quick(ins: Instruction, fmt: FloatFormat) -> Operation | None:
-    """Nearest f32 and f16 operations that numpy rounds once."""
+    """Nearest f32, f16 and bf16 operations that numpy rounds once."""
     function: Callable[..., Values] | None = {
         "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide,
         "sqrt": np.sqrt, "rcp": np.reciprocal,
     }.get(ins.mnemonic)  # fmt: skip
-    if function is None or ins.mode != "rn" or fmt not in (F32, F16):
+    if function is None or ins.mode != "rn" or fmt is F64:
         return None
+    if fmt is BF16:
+        # As for F16 below; sums alone, because products can underflow float32.
+        return _bfloat16_sum(function) if ins.mnemonic in ("add", "sub") else None
     plain, kind = function, _NATIVE[fmt.name]
     if fmt is F16:
         # float32 holds more than 2 * 11 + 2 bits, so rounding twice is rounding once.
@@ -175,6 +179,10 @@ def _quick(ins: Instruction, fmt: FloatFormat) -> Operation | None:
             .view(np.uint16)
         )
     return lambda *x: plain(*(v.view(kind) for v in x)).view(fmt.word)
+
+
+def _bfloat16_sum(function: Callable[..., Values]) -> Operation:
+    return lambda *x: bfloat16_nearest(function(*(decoded(v, BF16) for v in x)).view(np.uint32))
 
 
 # --- float64 rounded to odd, then rounded
@@ -220,6 +228,9 @@ def narrowed(wide: Values, fmt: FloatFormat, mode: Mode) -> Bits:
         return wide.astype(np.float32).view(np.uint32)
     if mode == "rn" and fmt is F16:
         return wide.astype(np.float16).view(np.uint16)
+    if mode == "rn" and fmt is BF16:
+        single = wide.astype(np.float32)
+        return bfloat16_nearest(nudged(single, wide - single).view(np.uint32))
     return round_to(wide, fmt, mode)
 
 

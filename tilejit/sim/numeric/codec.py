@@ -105,9 +105,9 @@ def _encoded(values: Values, dtype: DType, rounding: str) -> Bits:
         return truth
     if dtype.is_integer:
         return _integer_bits(values, dtype)
-    if values.dtype == _NATIVE.get(dtype.name) or (
-        dtype == dtypes.float16 and values.dtype == np.float16
-    ):
+    own = np.float16 if dtype == dtypes.float16 else _NATIVE.get(dtype.name)
+    # numpy reads a missing type as float64, hence the first half.
+    if own is not None and values.dtype == own:
         return values.view(word)
     with np.errstate(all="ignore"):
         return _float_bits(values, BY_DTYPE[dtype.name], rounding)

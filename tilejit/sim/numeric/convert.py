@@ -34,7 +34,7 @@ from tilejit.sim.numeric.arithmetic import (
     saturated,
     widened,
 )
-from tilejit.sim.numeric.codec import bfloat16_nearest, decoded
+from tilejit.sim.numeric.codec import bfloat16_nearest
 from tilejit.sim.numeric.formats import (
     BF16,
     BY_PTX_TYPE,
@@ -269,32 +269,31 @@ def _tf32(bits: Bits, mode: Mode, saturate: bool) -> Bits:
 
 
 def _to_packed(ins: Instruction, to: str, source: str) -> Operation:
-    fmt = BY_PTX_TYPE[to.removesuffix("x2")]
-    convert = _element(ins, fmt)
-    if source == "f32":
-        return lambda a, b: _joined(convert(widened(a, F32)), convert(widened(b, F32)), fmt)
-    from_fmt = BY_PTX_TYPE[source.removesuffix("x2")]
+    fmt, given = (BY_PTX_TYPE[t.removesuffix("x2")] for t in (to, source))
+    convert = _element(ins, fmt, given)
+    if given is F32:
+        return lambda a, b: _joined(convert(a), convert(b), fmt)
 
-    def run(a: Bits) -> Bits:
-        high, low = (convert(x) for x in _halves(a, from_fmt))
-        return _joined(high, low, fmt)
+    def run(register: Bits) -> Bits:
+        bits, word = _stride_bits(given), register.dtype.type
+        code = word((1 << given.bits) - 1)
+        high, low = (x.astype(given.word) for x in (register >> word(bits) & code, register & code))
+        return _joined(convert(high), convert(low), fmt)
 
     return run
 
 
-def _element(ins: Instruction, fmt: FloatFormat) -> Callable[[Values], Bits]:
-    """float64 values to codes of one element of the packed result."""
-    mode, saturate, relu = ins.mode, ins.has("satfinite"), ins.has("relu")
+def _element(ins: Instruction, fmt: FloatFormat, source: FloatFormat) -> Callable[[Bits], Bits]:
+    """Codes of one element of the source to codes of one of the result."""
+    mode, saturate = ins.mode, ins.has("satfinite")
     if fmt is UE8M0:
-        return lambda x: scale_exponents(x, mode, saturate=saturate)
+        return lambda x: scale_exponents(widened(x, source), mode, saturate=saturate)
 
-    def convert(values: Values) -> Bits:
-        # A maximum with +0 would keep a NaN, as relu must.
-        positive = np.where(values > 0, values, np.where(np.isnan(values), values, 0.0))
-        given = positive if relu else values
-        if saturate:
-            return round_to(given, fmt, mode, saturate=True)
-        return canonical(narrowed(given, fmt, mode), fmt)
+    def convert(codes: Bits) -> Bits:
+        bits = _converted(codes, fmt, source, mode, saturate)
+        if not saturate:
+            bits = canonical(bits, fmt)
+        return rectified(bits, fmt) if ins.has("relu") else bits
 
     return convert
 
@@ -309,15 +308,3 @@ def _joined(high: Bits, low: Bits, fmt: FloatFormat) -> Bits:
     word = _PAIR_WORDS[bits]
     pair: Bits = (high.astype(word) << word(bits)) | low.astype(word)
     return pair
-
-
-def _halves(register: Bits, fmt: FloatFormat) -> tuple[Values, Values]:
-    """float64 values of the high and the low element of a packed register."""
-    bits = _stride_bits(fmt)
-    code = register.dtype.type((1 << fmt.bits) - 1)
-    parts = ((register >> register.dtype.type(bits)) & code, register & code)
-    if fmt in (F16, BF16):
-        high, low = (widened(p.astype(np.uint16), fmt) for p in parts)
-    else:
-        high, low = (decoded(p.astype(np.uint8), fmt).astype(np.float64) for p in parts)
-    return high, low

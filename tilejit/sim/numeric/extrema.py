@@ -61,7 +61,10 @@ def _xorsigned(result: Bits, operands: list[Bits], fmt: FloatFormat) -> Bits:
 def _order(bits: Bits, fmt: FloatFormat) -> Bits:
     """Signed integers in the order of the numbers: negative codes count downwards."""
     signed = bits.view(np.dtype(f"i{fmt.bits // 8}"))
-    return np.where(signed < 0, signed ^ signed.dtype.type(fmt.magnitude_code), signed)
+    number = signed.dtype.type
+    # The shift spreads the sign: all bits but the top one of negative codes are inverted.
+    exchanged: Bits = ((signed >> number(fmt.bits - 1)) & number(fmt.magnitude_code)) ^ signed
+    return exchanged
 
 
 def _from_order(keys: Bits, fmt: FloatFormat) -> Bits:

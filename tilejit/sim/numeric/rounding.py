@@ -41,15 +41,16 @@ def as_mode(text: str) -> Mode:
 def nudged(value: Values, toward: Values) -> Values:
     """``value``, or where ``toward`` is nonzero and the last bit is 0 the neighbour on that side.
 
-    ``value`` is a float64 array nearest to an exact value, ``toward`` has the sign of what is
-    missing; the result is the exact value rounded to odd. Zero stays: nothing is missing there.
+    ``value`` is a float64 or float32 array nearest to an exact value, ``toward`` has the sign of
+    what is missing; the result is the exact value rounded to odd. A zero that misses something
+    needs its sign to say on which side.
     """
-    bits = value.view(np.int64)
+    bits = value.view(np.dtype(f"i{value.dtype.itemsize}"))
     inexact = (toward != 0) & (bits & 1 == 0) & np.isfinite(value)
     if not inexact.any():
         return value
-    outward = np.where((toward > 0) == (value > 0), 1, -1)
-    return np.where(inexact, bits + outward, bits).view(np.float64)
+    outward = ((toward < 0) == np.signbit(value)).astype(bits.dtype) * 2 - 1
+    return np.where(inexact, bits + outward, bits).view(value.dtype)
 
 
 def sum_error(a: Values, b: Values, total: Values) -> Values:
