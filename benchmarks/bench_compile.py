@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-REPEATS = 5
+REPEATS = 3
 
 _CHILD = """
 import json, sys, time

@@ -432,6 +432,24 @@ class Collision:
     position: tuple[tuple[str, int], ...]
 
 
+def aliases(layout: Layout) -> bool:
+    """Whether strides alone show that two coordinates share a place in memory: a zero stride, or
+    two iters that meet. Cheap whatever the extents; three iters that meet only together escape it.
+    """
+    tile = layout.tile if isinstance(layout, ComposeLayout) else layout
+    steps = sorted(
+        (abs(i.stride), i.extent) for i in tile.shard if i.axis == MEMORY_AXIS and i.extent > 1
+    )
+    for number, (wide, count) in enumerate(steps):
+        if wide == 0:
+            return True
+        for narrow, others in steps[:number]:
+            common = math.gcd(wide, narrow)
+            if wide // common < others and narrow // common < count:
+                return True
+    return False
+
+
 def find_collision(layout: Layout, shape: tuple[int, ...]) -> Collision | None:
     """None when the layout is injective on ``shape``; else the first coordinate that collides and
     the earlier one it collides with. Replicas count: no copy may lie on another element's.

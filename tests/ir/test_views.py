@@ -455,3 +455,32 @@ def test_views_of_buffers_without_layout_are_row_major() -> None:
             ),
             (1, 1),
         )
+
+
+M = nodes.Var("M", nodes.INT32)
+
+
+def sized(notation: str, shape: tuple[int | nodes.Var, ...]):
+    from tilejit.ir.dims import dimension_iters
+    from tilejit.layout import TileLayout, parse
+
+    tile = parse(notation)
+    assert isinstance(tile, TileLayout)
+    return [[(i.extent, i.stride) for i in d] for d in dimension_iters(tile, shape)]
+
+
+@pytest.mark.parametrize(("notation", "shape", "expected"), [
+    ("(1,2,2):(8,4,1)", (M, 4), [[(1, 8)], [(2, 4), (2, 1)]]),
+    # One unit iter and one run-time dimension: an axis of extent 1 does not take it.
+    ("(1,4):(8,1)", (M, 1, 4), [[(1, 8)], [], [(4, 1)]]),
+    ("(1,1,2,2):(8,5,4,1)", (M, 1, 4), [[(1, 8)], [(1, 5)], [(2, 4), (2, 1)]]),
+    ("(1,2,2,1):(8,4,1,0)", (M, 4, 1), [[(1, 8)], [(2, 4), (2, 1)], [(1, 0)]]),
+])  # fmt: skip
+def test_unit_iters_of_runtime_shapes(notation, shape, expected) -> None:
+    assert sized(notation, shape) == expected
+
+
+def test_unit_iters_that_could_be_anyones_are_refused() -> None:
+    """Two unit iters, one run-time dimension: which stride is the dimension's is not guessed."""
+    with pytest.raises(LayoutError, match="does not follow"):
+        sized("(1,1,4):(8,5,1)", (M, 4))

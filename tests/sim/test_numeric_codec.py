@@ -62,7 +62,11 @@ def ties_and_neighbours(dtype: DType) -> np.ndarray:
     middle = ((finite[1:] + finite[:-1]) / 2).astype(np.float32)
     beyond = np.float32(finite[-1]) + np.float32(finite[-1] - finite[-2]) * np.float32([0.5, 1, 2])
     points = np.concatenate([finite.astype(np.float32), middle, beyond, -beyond])
-    around = [points, np.nextafter(points, np.float32(np.inf)), np.nextafter(points, np.float32(-np.inf))]
+    around = [
+        points,
+        np.nextafter(points, np.float32(np.inf)),
+        np.nextafter(points, np.float32(-np.inf)),
+    ]
     return np.concatenate([*around, np.float32([np.inf, -np.inf, np.nan, -0.0])])
 
 
@@ -109,7 +113,9 @@ def test_scale_exponents_against_torch() -> None:
     values = torch.from_numpy(codes).view(torch.float8_e8m0fnu).to(torch.float32).numpy()
     np.testing.assert_array_equal(to_value(codes, dtype), values)
     powers = np.ldexp(np.float32(1), np.arange(-126, 128)).astype(np.float32)
-    points = np.concatenate([powers, powers * np.float32(1.5), np.nextafter(powers, np.float32(np.inf))])
+    points = np.concatenate(
+        [powers, powers * np.float32(1.5), np.nextafter(powers, np.float32(np.inf))]
+    )
     expected = torch.from_numpy(points).to(torch.float8_e8m0fnu).view(torch.uint8).numpy()
     np.testing.assert_array_equal(to_bits(points, dtype), expected)
 
@@ -149,7 +155,12 @@ def test_integers_wrap_and_floats_saturate() -> None:
 
 
 def test_bool_is_any_nonzero_byte() -> None:
-    assert to_value(np.array([0, 1, 2, 255], np.uint8), dtypes.bool_).tolist() == [False, True, True, True]
+    assert to_value(np.array([0, 1, 2, 255], np.uint8), dtypes.bool_).tolist() == [
+        False,
+        True,
+        True,
+        True,
+    ]
     assert to_bits(np.array([0.0, 0.5, np.nan]), dtypes.bool_).tolist() == [0, 1, 1]
 
 

@@ -29,9 +29,7 @@ def run(spelling: str, *inputs: Any, operands: int | None = None) -> list[int]:
     """The first written register, as ints; inputs are ints or lists of them."""
     chosen = form(spelling, operands)
     read = [s for s in chosen.operands if "r" in s.direction for _ in range(s.lanes)]
-    arrays = [
-        np.atleast_1d(np.array(x, dtype=WORDS[max(s.bits, 8)])) for s, x in zip(read, inputs)
-    ]
+    arrays = [np.atleast_1d(np.array(x, dtype=WORDS[max(s.bits, 8)])) for s, x in zip(read, inputs)]
     values: list[int] = numeric.compute(chosen, arrays)[0].tolist()
     return values
 
@@ -215,7 +213,11 @@ def test_sat_clamps_to_zero_and_one() -> None:
 
 
 def test_relu_keeps_nan() -> None:
-    assert run("fma.rn.relu.f16", [0xBC00, 0x8001, 0x7C01], [0x3C00] * 3, [0x8000] * 3) == [0, 0, 0x7FFF]
+    assert run("fma.rn.relu.f16", [0xBC00, 0x8001, 0x7C01], [0x3C00] * 3, [0x8000] * 3) == [
+        0,
+        0,
+        0x7FFF,
+    ]
 
 
 def test_out_of_bounds_nan_gives_zero() -> None:
@@ -260,7 +262,10 @@ def test_min_max_of_zeros_and_nans() -> None:
 
 def test_xorsign_and_three_inputs() -> None:
     two, minus = 0x40000000, 0x80000000
-    assert run("max.xorsign.abs.f32", [ONE | minus, ONE | minus], [two, two | minus]) == [two | minus, two]
+    assert run("max.xorsign.abs.f32", [ONE | minus, ONE | minus], [two, two | minus]) == [
+        two | minus,
+        two,
+    ]
     assert run("min.f32", ONE, two, minus, operands=4) == [minus]
     assert run("max.abs.f32", ONE, two | minus, minus, operands=4) == [two]
     assert run("max.NaN.f32", ONE, QUIET, two, operands=4) == [NAN]
@@ -293,7 +298,9 @@ def _rank(value: Value) -> tuple[Fraction, int]:
 # --- packed and unary forms
 
 
-@pytest.mark.parametrize("name", ["add.rn.f16x2", "mul.rn.bf16x2", "max.NaN.f16x2", "add.ftz.f16x2"])
+@pytest.mark.parametrize(
+    "name", ["add.rn.f16x2", "mul.rn.bf16x2", "max.NaN.f16x2", "add.ftz.f16x2"]
+)
 def test_packed_is_two_elements(name: str) -> None:
     rng = np.random.default_rng(3)
     a, b = rng.integers(0, 1 << 32, (2, 500), dtype=np.uint64).astype(np.uint32)
@@ -311,8 +318,12 @@ def test_f32x2_is_two_elements(name: str) -> None:
     parts = rng.standard_normal((3, 2, 200)).astype(np.float32).view(np.uint32)
     joined = [p[0].astype(np.uint64) | p[1].astype(np.uint64) << np.uint64(32) for p in parts]
     whole = np.array(run(f"{name}.f32x2", *joined), np.uint64)
-    np.testing.assert_array_equal(whole & np.uint64(0xFFFFFFFF), run(f"{name}.f32", *(p[0] for p in parts)))
-    np.testing.assert_array_equal(whole >> np.uint64(32), run(f"{name}.f32", *(p[1] for p in parts)))
+    np.testing.assert_array_equal(
+        whole & np.uint64(0xFFFFFFFF), run(f"{name}.f32", *(p[0] for p in parts))
+    )
+    np.testing.assert_array_equal(
+        whole >> np.uint64(32), run(f"{name}.f32", *(p[1] for p in parts))
+    )
 
 
 @pytest.mark.parametrize("kind", ["f16", "bf16"])
@@ -328,13 +339,24 @@ def test_abs_and_neg_of_every_half(kind: str) -> None:
 
 def test_special_values_of_approximations() -> None:
     infinity, minus = 0x7F800000, 1 << 31
-    assert run("ex2.approx.f32", [0, minus, infinity, infinity | minus, QUIET]) == [ONE, ONE, infinity, 0, NAN]
+    assert run("ex2.approx.f32", [0, minus, infinity, infinity | minus, QUIET]) == [
+        ONE,
+        ONE,
+        infinity,
+        0,
+        NAN,
+    ]
     assert run("lg2.approx.f32", [0, minus, ONE, infinity, ONE | minus]) == [
         infinity | minus, infinity | minus, 0, infinity, NAN,
     ]  # fmt: skip
     assert run("lg2.approx.ftz.f32", TINY) == [infinity | minus]
     assert run("rcp.approx.f32", [0, minus, infinity]) == [infinity, infinity | minus, 0]
-    assert run("rsqrt.approx.f32", [0, minus, infinity, ONE | minus]) == [infinity, infinity | minus, 0, NAN]
+    assert run("rsqrt.approx.f32", [0, minus, infinity, ONE | minus]) == [
+        infinity,
+        infinity | minus,
+        0,
+        NAN,
+    ]
     assert run("tanh.approx.f32", [infinity, infinity | minus, minus]) == [ONE, ONE | minus, minus]
     assert run("sin.approx.f32", [0, minus, infinity]) == [0, minus, NAN]
     assert run("div.approx.f32", [ONE, infinity, minus], [0x7F000000] * 3) != [ONE] * 3

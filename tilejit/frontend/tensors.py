@@ -20,7 +20,7 @@ from tilejit.frontend.state import Lowering
 from tilejit.frontend.values import Method, Sub, describe, dtype_of, is_number, is_scalar
 from tilejit.ir import build, views
 from tilejit.ir import nodes as ir
-from tilejit.layout import ComposeLayout, Layout, TileLayout
+from tilejit.layout import THREAD_AXES, ComposeLayout, Layout, TileLayout
 
 INDEXABLE = (ir.View, ir.Region, Sub)
 
@@ -155,7 +155,7 @@ def subscript(lw: Lowering, receiver: Any, index: Any) -> Any:
 
 def load(lw: Lowering, view: ir.View, items: list[Any]) -> ir.Load:
     _refuse_storage_only(lw, view)
-    indices = index_exprs(lw, view, items)
+    indices = _element(lw, view, items)
     return ir.Load(view, indices, ir.ScalarType(view.dtype), span=lw.here())
 
 
@@ -184,7 +184,16 @@ def store(lw: Lowering, receiver: Any, index: Any, value: Any) -> None:
     if is_scalar(value) and isinstance(value.type, ir.PointerType):
         value = operators.cast(lw, value, operators.pointer_dtype(value.type))
     converted = operators.cast(lw, value, receiver.dtype)
-    lw.emit(ir.Store(receiver, index_exprs(lw, receiver, full), converted, span=lw.here()))
+    lw.emit(ir.Store(receiver, _element(lw, receiver, full), converted, span=lw.here()))
+
+
+def _element(lw: Lowering, view: ir.View, items: list[Any]) -> tuple[Any, ...]:
+    """The indices of one element. Where threads share out the elements, they must be known: ``views``
+    says so with a LayoutError."""
+    indices = index_exprs(lw, view, items)
+    if view.layout is not None and not view.layout.axes.isdisjoint(THREAD_AXES):
+        views.element_offset(view, indices)
+    return indices
 
 
 def _refuse_storage_only(lw: Lowering, view: ir.View) -> None:

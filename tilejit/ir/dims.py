@@ -63,20 +63,28 @@ def dimension_iters(tile: TileLayout, shape: tuple[Extent, ...]) -> list[list[It
     )
     if in_step:
         return [[i] for i in tile.shard]
-    static = all(isinstance(e, int) for e in shape)
-    queue = joined([i for i in tile.shard if i.extent > 1]) if static else list(tile.shard)
+    runtime = sum(not isinstance(e, int) for e in shape)
+    if not runtime:
+        queue = joined([i for i in tile.shard if i.extent > 1])
+        statics = [e for e in shape if isinstance(e, int)]
+        return [joined(_take(queue, e, tile, shape)) for e in reversed(statics)][::-1]
+    queue = list(tile.shard)
+    none_to_spare = sum(i.extent == 1 for i in queue) == runtime
     found: list[list[Iter]] = []
     for extent in reversed(shape):
-        if static or (isinstance(extent, int) and extent > 1):
-            assert isinstance(extent, int)
+        if isinstance(extent, int) and (extent > 1 or none_to_spare):
             found.append(joined(_take(queue, extent, tile, shape)))
         elif queue and queue[-1].extent == 1:
             found.append([queue.pop()])
         else:
-            raise LayoutError(
-                f"layout {render(tile)} does not follow the run-time shape {show(shape)}"
-            )
+            raise _does_not_follow(tile, shape)
+    if queue:  # more than there are dimensions for: whose they are is a guess
+        raise _does_not_follow(tile, shape)
     return found[::-1]
+
+
+def _does_not_follow(tile: TileLayout, shape: tuple[Extent, ...]) -> LayoutError:
+    return LayoutError(f"layout {render(tile)} does not follow the run-time shape {show(shape)}")
 
 
 def _take(queue: list[Iter], need: int, tile: TileLayout, shape: tuple[Extent, ...]) -> list[Iter]:

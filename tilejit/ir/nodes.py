@@ -39,6 +39,7 @@ Scope = Literal["thread", "warp", "warpgroup", "cta", "cluster"]
 
 
 def _span() -> Any:
+    """The field of a node's place in the source, which takes no part in equality."""
     return field(default=None, compare=False, repr=False, kw_only=True)
 
 
@@ -68,8 +69,8 @@ class TensorType:
     """Shape in elements, dtype, layout (None: not usable as a tile operand), space, base alignment.
 
     A dimension is an int, or the ``Var`` of a dynamic size (parameters in global space only).
-    ``align_bytes`` is what the base address is guaranteed to be a multiple of. ``writable`` is
-    False for read-only (zero-stride) parameters.
+    ``align_bytes`` is what the base address is guaranteed to be a multiple of. A parameter two of whose
+    elements share an address (a zero stride) is read-only: the checker refuses stores to it.
     """
 
     shape: tuple[int | Var, ...]
@@ -243,8 +244,9 @@ class Address:
 class View:
     """A buffer seen through a dtype, shape, layout and offset.
 
-    ``offset_elems`` counts elements of ``dtype`` along the memory axis ``m`` and is added to what
-    ``layout`` gives for a coordinate, inside the swizzle when the layout is composed.
+    ``offset_elems`` counts elements of ``dtype`` along the memory axis ``m`` (along ``TCol`` in
+    ``tmem`` space) and is added to what ``layout`` gives for a coordinate, inside the swizzle when the
+    layout is composed.
     ``dynamic_strides`` gives, for dimensions whose stride is a run-time value, that stride in
     elements of ``dtype``; the layout then holds stride 0 for that dimension. ``layout`` None: the
     buffer has no layout, so the view can be indexed by scalars in row-major order but not used as

@@ -1,8 +1,8 @@
 """RMSNorm and LayerNorm over the rows of a matrix: one read and one write for rows that fit an SM.
 
-Numerics: everything is float32 until the final rounding. LayerNorm merges the (count, mean, sum of
-squared differences from the mean) of vectors, threads and warps pairwise, as Chan, Golub and LeVeque
-do: one pass, and never E[x²] - E[x]². The order is fixed: results do not depend on timing.
+Numerics: everything is float32 until the final rounding. LayerNorm's variance is the mean of the
+squared differences from the mean (two passes over the kept row), never E[x²] - E[x]². Sums run in a
+fixed order: results do not depend on timing.
 """
 
 from __future__ import annotations
@@ -13,69 +13,26 @@ from tilejit.lib import reduce
 
 
 @jit
-def load_parameter(p, parameter, c, words, t, plan: T.constexpr):
-    """Chunk ``c`` of a (N,) weight or bias as float32; threads that own nothing keep ``p``."""
-    index = c * plan.threads_per_row + t
-    load = T.ptx["ld.global.nc." + plan.suffix]
+def prefetch(words, parameter, c, t, plan: T.constexpr):
+    """Issue the load of chunk ``c`` of a (N,) weight or bias, where all threads own it."""
     if c < plan.full_chunks:
+        index = c * plan.threads_per_row + t
         T.cuda.tile.apply(
-            load, words.view(plan.word), rows.vectors(parameter, plan).sub[index, :]
+            T.ptx["ld.global.nc." + plan.suffix],
+            words.view(plan.word),
+            rows.vectors(parameter, plan).sub[index, :],
         )
+
+
+@jit
+def parameter_chunk(p, words, parameter, c, t, plan: T.constexpr):
+    """Chunk ``c`` of a weight or bias as float32; threads that own nothing keep ``p``."""
+    if c < plan.full_chunks:
         rows.widen(words, p)
     else:
         if t < plan.tail_threads:
-            T.cuda.tile.apply(
-                load, words.view(plan.word), rows.vectors(parameter, plan).sub[index, :]
-            )
+            rows.load_tail(words, parameter, t, plan)
             rows.widen(words, p)
-
-
-@jit
-def merge_vector(x, d, c, mean, m2):
-    """(mean, sum of squared differences) of this thread after its vector ``c`` joins ``c`` others;
-    ``d`` is scratch."""
-    count = x.shape[0]
-    vector_mean = rows.fold(T.ptx["add.rn.f32"], x, d) * (1.0 / count)
-    rows.scalars(T.ptx["sub.rn.f32"], d, x, vector_mean)
-    rows.scalars(T.ptx["mul.rn.f32"], d, d, d)
-    vector_m2 = rows.fold(T.ptx["add.rn.f32"], d, d)
-    delta = vector_mean - mean
-    return mean + delta * (1.0 / (c + 1)), m2 + vector_m2 + delta * delta * (count * c / (c + 1))
-
-
-@jit
-def elements_of(first, width, plan: T.constexpr):
-    """How many elements of a row the threads ``first`` to ``first + width - 1`` own, as float32."""
-    tail = min(max(plan.tail_threads - first, 0), width)
-    return T.cast((plan.full_chunks * width + tail) * plan.vector_elems, "float32")
-
-
-@jit
-def combine_moments(mean, m2, t, N, sums, squares, plan: T.constexpr):
-    """(mean, sum of squared differences) of the row from every thread's own: one exchange."""
-    width = min(32, plan.threads_per_row)
-    count = elements_of(t, 1, plan)
-    warp_count = elements_of(t // width * width, width, plan)
-    warp_sum = reduce.lanes(mean * count, reduce.add, width)
-    difference = mean - warp_sum / max(warp_count, 1.0)
-    warp_m2 = reduce.lanes(m2 + difference * difference * count, reduce.add, width)
-    if plan.threads_per_row <= 32:
-        return warp_sum * (1.0 / N), warp_m2
-    warps = plan.threads_per_row // 32
-    lane = T.cuda.lane_id()
-    warp = T.cuda.warp_id()
-    if lane == 0:
-        sums[warp] = warp_sum
-        squares[warp] = warp_m2
-    T.cuda.cta_sync()
-    other = lane % warps
-    mine = warp // warps * warps + other
-    other_sum = sums[mine]
-    other_count = elements_of(other * 32, 32, plan)
-    row_mean = reduce.lanes(other_sum, reduce.add, warps) * (1.0 / N)
-    difference = other_sum / max(other_count, 1.0) - row_mean
-    row_m2 = squares[mine] + difference * difference * other_count
-    return row_mean, reduce.lanes(row_m2, reduce.add, warps)
 
 
 @jit
@@ -113,44 +70,52 @@ def norm_rows(
             (plan.shared_chunks, plan.threads, plan.words), plan.word, layout="default"
         )
     kept = T.alloc_local((plan.register_chunks, plan.vector_elems), X.dtype, layout="default")
+    batch = T.alloc_local((plan.batch, plan.vector_elems), X.dtype, layout="default")
     spare = T.alloc_local((plan.vector_elems,), X.dtype, layout="default")
     x = T.alloc_local((plan.vector_elems,), "float32", layout="default")
     p = T.alloc_local((plan.vector_elems,), "float32", layout="default")
+    weights = T.alloc_local((2, plan.vector_elems), X.dtype, layout="default")
+    biases = T.alloc_local((2, plan.vector_elems), X.dtype, layout="default")
 
     rows.load_kept(kept, source, t, plan)
-    mean = T.float32(0.0)
-    square = T.float32(0.0)
     rows.fill(p, 0.0)
-    for c in T.unroll(plan.chunks):
-        if not centered:
-            rows.fetch_or(0.0, x, c, kept, spare, staged, source, t, True, plan)
-            rows.scalars(T.ptx["fma.rn.f32"], p, x, x, p)
-        elif c < plan.full_chunks:
-            rows.fetch(x, c, kept, spare, staged, source, t, True, plan)
-            mean, square = merge_vector(x, p, c, mean, square)
-        else:
-            if t < plan.tail_threads:
-                rows.fetch(x, c, kept, spare, staged, source, t, True, plan)
-                mean, square = merge_vector(x, p, c, mean, square)
+    mean = T.float32(0.0)
     if centered:
-        mean, square = combine_moments(mean, square, t, N, sums, squares, plan)
-    else:
-        square = rows.fold(T.ptx["add.rn.f32"], p, p)
-        square = reduce.threads(square, reduce.add, squares, plan.threads_per_row)
+        for c in T.unroll(plan.chunks):
+            rows.fetch_or(0.0, x, c, kept, batch, staged, source, t, True, plan)
+            rows.scalars(T.ptx["add.rn.f32"], p, p, x)
+        mean = rows.fold(T.ptx["add.rn.f32"], p, p)
+        mean = reduce.threads(mean, reduce.add, sums, plan.threads_per_row) * (1.0 / N)
+        rows.fill(p, 0.0)
+    for c in T.unroll(plan.chunks):
+        rows.fetch_or(mean, x, c, kept, batch, staged, source, t, not centered, plan)
+        if centered:
+            rows.scalars(T.ptx["sub.rn.f32"], x, x, mean)
+        rows.scalars(T.ptx["fma.rn.f32"], p, x, x, p)
+    square = rows.fold(T.ptx["add.rn.f32"], p, p)
+    if W is not None:
+        prefetch(weights.sub[0, :], W, 0, t, plan)
+    if B is not None:
+        prefetch(biases.sub[0, :], B, 0, t, plan)
+    square = reduce.threads(square, reduce.add, squares, plan.threads_per_row)
     scale = T.rsqrt(square * (1.0 / N) + eps)
 
     for c in T.unroll(plan.chunks):
-        rows.fetch_or(0.0, x, c, kept, spare, staged, source, t, False, plan)
+        if W is not None:
+            prefetch(weights.sub[(c + 1) % 2, :], W, c + 1, t, plan)
+        if B is not None:
+            prefetch(biases.sub[(c + 1) % 2, :], B, c + 1, t, plan)
+        rows.fetch_or(0.0, x, c, kept, batch, staged, source, t, False, plan)
         if centered:
             rows.scalars(T.ptx["sub.rn.f32"], x, x, mean)
         rows.scalars(T.ptx["mul.rn.f32"], x, x, scale)
         if W is not None:
             rows.fill(p, 1.0)
-            load_parameter(p, W, c, spare, t, plan)
+            parameter_chunk(p, weights.sub[c % 2, :], W, c, t, plan)
             rows.scalars(T.ptx["mul.rn.f32"], x, x, p)
         if B is not None:
             rows.fill(p, 0.0)
-            load_parameter(p, B, c, spare, t, plan)
+            parameter_chunk(p, biases.sub[c % 2, :], B, c, t, plan)
             rows.scalars(T.ptx["add.rn.f32"], x, x, p)
         rows.put(x, c, spare, target, t, valid, plan)
 

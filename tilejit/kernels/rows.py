@@ -24,7 +24,8 @@ SHARED_BYTES_TWO_CTAS = 96 * 1024
 class RowPlan:
     """See the module's text. ``*_chunks`` count vectors per thread; the last chunk of a row may be
     owned by the first ``tail_threads`` threads only (0: every chunk is full). ``min_blocks`` is the
-    number of CTAs per SM that the register allocation must leave room for."""
+    number of CTAs per SM that the register allocation must leave room for; ``batch`` the loads in
+    flight per thread for chunks that are not kept in registers."""
 
     elem_bytes: int
     vector_elems: int
@@ -35,6 +36,7 @@ class RowPlan:
     register_chunks: int
     shared_chunks: int
     min_blocks: int = 1
+    batch: int = 4
 
     @property
     def threads(self) -> int:
@@ -207,70 +209,91 @@ def vectors(row, plan: T.constexpr):
 
 
 @jit
-def load_kept(kept, row, t, plan: T.constexpr):
-    """Issue every load of the register chunks that all threads own, back to back."""
-    full = min(plan.register_chunks, plan.full_chunks)
-    if full > 0:
-        mine = vectors(row, plan).sub[0 : full * plan.threads_per_row, :]
-        mine = mine.view(full, plan.threads_per_row, plan.words).sub[:, t, :]
-        T.cuda.tile.apply(
-            T.ptx["ld.global.nc.L1::no_allocate." + plan.suffix],
-            kept.view(plan.word).sub[0:full, :],
-            mine,
-        )
+def load(tile, row, first, t, plan: T.constexpr):
+    """Issue the loads of chunks ``first``, ``first + 1``… into the rows of ``tile``, back to back."""
+    count = tile.shape[0]
+    mine = vectors(row, plan).sub[
+        first * plan.threads_per_row : (first + count) * plan.threads_per_row, :
+    ]
+    mine = mine.view(count, plan.threads_per_row, plan.words).sub[:, t, :]
+    T.cuda.tile.apply(
+        T.ptx["ld.global.nc.L1::no_allocate." + plan.suffix], tile.view(plan.word), mine
+    )
 
 
 @jit
-def fetch(x, c, kept, spare, staged, row, t, first: T.constexpr, plan: T.constexpr):
+def load_tail(words, row, t, plan: T.constexpr):
+    """The load of the last chunk, by the threads that own a part of it."""
+    index = plan.full_chunks * plan.threads_per_row + t
+    T.cuda.tile.apply(
+        T.ptx["ld.global.nc.L1::no_allocate." + plan.suffix],
+        words.view(plan.word),
+        vectors(row, plan).sub[index, :],
+    )
+
+
+@jit
+def load_kept(kept, row, t, plan: T.constexpr):
+    """Issue every load of the register chunks that all threads own."""
+    full = min(plan.register_chunks, plan.full_chunks)
+    if full > 0:
+        load(kept.sub[0:full, :], row, 0, t, plan)
+
+
+@jit
+def fetch(x, c, kept, batch, staged, row, t, first: T.constexpr, plan: T.constexpr):
     """Chunk ``c`` of this thread as float32 in ``x``; only threads that own it may call.
 
     ``first``: nothing of this chunk has been read yet (full register chunks: ``load_kept`` has).
+    Chunks that are not in registers are loaded in groups of ``batch``'s rows, so that several
+    loads are in flight.
     """
-    load = T.ptx["ld.global.nc.L1::no_allocate." + plan.suffix]
-    index = c * plan.threads_per_row + t
+    in_shared = c < plan.register_chunks + plan.shared_chunks
     if c < plan.register_chunks:
         words = kept.sub[c, :]
-        if first and c >= plan.full_chunks:
-            T.cuda.tile.apply(load, words.view(plan.word), vectors(row, plan).sub[index, :])
-        widen(words, x)
-    elif c < plan.register_chunks + plan.shared_chunks:
-        slot = staged.sub[c - plan.register_chunks, T.cuda.thread_idx("x"), :]
-        native = spare.view(plan.word)
-        if first:
-            T.cuda.tile.apply(load, native, vectors(row, plan).sub[index, :])
-            T.cuda.tile.apply(T.ptx["st.shared." + plan.suffix], slot, native)
-        else:
-            T.cuda.tile.apply(T.ptx["ld.shared." + plan.suffix], native, slot)
-        widen(spare, x)
+        if first and c == plan.full_chunks:
+            load_tail(words, row, t, plan)
     else:
-        T.cuda.tile.apply(load, spare.view(plan.word), vectors(row, plan).sub[index, :])
-        widen(spare, x)
+        place = (c - plan.register_chunks) % plan.batch
+        words = batch.sub[place, :]
+        if in_shared and not first:
+            slot = staged.sub[c - plan.register_chunks, T.cuda.thread_idx("x"), :]
+            T.cuda.tile.apply(T.ptx["ld.shared." + plan.suffix], words.view(plan.word), slot)
+        elif c == plan.full_chunks:
+            load_tail(words, row, t, plan)
+        elif place == 0 or (not first and c == plan.register_chunks + plan.shared_chunks):
+            last = min(c - place + plan.batch, plan.full_chunks)
+            load(batch.sub[place : place + last - c, :], row, c, t, plan)
+        if in_shared and first:
+            slot = staged.sub[c - plan.register_chunks, T.cuda.thread_idx("x"), :]
+            T.cuda.tile.apply(T.ptx["st.shared." + plan.suffix], slot, words.view(plan.word))
+    widen(words, x)
 
 
 @jit
-def fetch_or(neutral, x, c, kept, spare, staged, row, t, first: T.constexpr, plan: T.constexpr):
+def fetch_or(neutral, x, c, kept, batch, staged, row, t, first: T.constexpr, plan: T.constexpr):
     """``fetch``; threads that own nothing of the last chunk get ``neutral``."""
     if c < plan.full_chunks:
-        fetch(x, c, kept, spare, staged, row, t, first, plan)
+        fetch(x, c, kept, batch, staged, row, t, first, plan)
     else:
         if t < plan.tail_threads:
-            fetch(x, c, kept, spare, staged, row, t, first, plan)
+            fetch(x, c, kept, batch, staged, row, t, first, plan)
         else:
             fill(x, neutral)
 
 
 @jit
-def put(x, c, spare, row, t, valid, plan: T.constexpr):
+def put(x, c, words, row, t, valid, plan: T.constexpr):
     """Store float32 ``x`` as chunk ``c`` where this thread owns it and ``valid``."""
     index = c * plan.threads_per_row + t
-    narrow(x, spare)
+    narrow(x, words)
     store = T.ptx["st.global.L1::no_allocate." + plan.suffix]
     if c < plan.full_chunks:
         if valid:
-            T.cuda.tile.apply(store, vectors(row, plan).sub[index, :], spare.view(plan.word))
+            T.cuda.tile.apply(store, vectors(row, plan).sub[index, :], words.view(plan.word))
     else:
         if t < plan.tail_threads and valid:
-            T.cuda.tile.apply(store, vectors(row, plan).sub[index, :], spare.view(plan.word))
+            T.cuda.tile.apply(store, vectors(row, plan).sub[index, :], words.view(plan.word))
 
 
 # --- the host side

@@ -83,6 +83,7 @@ def softmax_rows(
             (plan.shared_chunks, plan.threads, plan.words), plan.word, layout="default"
         )
     kept = T.alloc_local((plan.register_chunks, plan.vector_elems), X.dtype, layout="default")
+    batch = T.alloc_local((plan.batch, plan.vector_elems), X.dtype, layout="default")
     spare = T.alloc_local((plan.vector_elems,), X.dtype, layout="default")
     x = T.alloc_local((plan.vector_elems,), "float32", layout="default")
     parts = T.alloc_local((plan.vector_elems,), "float32", layout="default")
@@ -91,7 +92,7 @@ def softmax_rows(
     top = T.float32(LOWEST)
     total = T.float32(0.0)
     for c in T.unroll(plan.chunks):
-        rows.fetch_or(float("-inf"), x, c, kept, spare, staged, source, t, True, plan)
+        rows.fetch_or(float("-inf"), x, c, kept, batch, staged, source, t, True, plan)
         before = top
         top = max(top, rows.fold(T.ptx["max.f32"], x, parts))
         exp2_of_difference(x, top)
@@ -100,7 +101,7 @@ def softmax_rows(
 
     scale = 1.0 / total
     for c in T.unroll(plan.chunks):
-        rows.fetch_or(float("-inf"), x, c, kept, spare, staged, source, t, False, plan)
+        rows.fetch_or(float("-inf"), x, c, kept, batch, staged, source, t, False, plan)
         exp2_of_difference(x, top)
         rows.scalars(T.ptx["mul.rn.f32"], x, x, scale)
         rows.put(x, c, spare, target, t, valid, plan)

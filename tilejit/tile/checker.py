@@ -28,7 +28,7 @@ from tilejit.ir import nodes
 from tilejit.ptx import spelling
 from tilejit.ptx.forms import Form
 from tilejit.target import Target
-from tilejit.tile import raw
+from tilejit.tile import raw, readonly
 from tilejit.tile.affine import Context
 from tilejit.tile.call import Names, TileCall
 from tilejit.tile.facts import Facts, Site, analyse
@@ -113,6 +113,7 @@ class _Check:
         for site in self.facts.sites.values():
             with self.report.at(site.call.span):
                 self._one(site)
+        readonly.check(self.function, self.report)
 
     def bound(self) -> dict[int, tuple[nodes.Call, tuple[Step, ...]]]:
         steps: dict[int, tuple[nodes.Call, tuple[Step, ...]]] = {}

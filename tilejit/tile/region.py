@@ -20,7 +20,15 @@ from tilejit import dtypes
 from tilejit.dtypes import DType
 from tilejit.errors import Span
 from tilejit.ir import nodes
-from tilejit.layout import MEMORY_AXIS, ComposeLayout, Iter, Layout, TileLayout
+from tilejit.ir.dims import dimension_iters
+from tilejit.layout import (
+    MEMORY_AXIS,
+    ComposeLayout,
+    Iter,
+    Layout,
+    LayoutError,
+    TileLayout,
+)
 from tilejit.tile.affine import Affine, IntArray, Number, is_zero, settle
 from tilejit.tile.groups import Group
 from tilejit.tile.values import Evaluator, Value
@@ -118,57 +126,13 @@ def resolve(name: str, expr: nodes.Expr, evaluator: Evaluator, span: Span | None
 def dimensions(
     layout: TileLayout, shape: tuple[int | nodes.Var, ...]
 ) -> tuple[tuple[Iter, ...], ...] | None:
-    """The iters that each dimension of ``shape`` runs through, outermost first.
-
-    Iters are split where a dimension ends inside one and joined where they are one longer stride.
-    None when some iter straddles dimensions without a common divisor. A run-time dimension is one
-    iter of unlimited extent.
-    """
-    queue = [i for i in layout.shard if i.extent != 1]
-    dynamic = [i for i in layout.shard if i.extent == 1]
-    found: list[tuple[Iter, ...]] = []
-    for extent in reversed(shape):
-        if not isinstance(extent, int):
-            found.append((_dynamic_iter(layout, shape, len(shape) - 1 - len(found), dynamic),))
-            continue
-        pieces: list[Iter] = []
-        need = extent
-        while need > 1:
-            if not queue:
-                return None
-            last = queue.pop()
-            if need % last.extent == 0:
-                pieces.append(last)
-                need //= last.extent
-            elif last.extent % need == 0:
-                pieces.append(Iter(need, last.stride, last.axis))
-                queue.append(Iter(last.extent // need, last.stride * need, last.axis))
-                need = 1
-            else:
-                return None
-        found.append(_joined(pieces[::-1]))
-    return tuple(found[::-1])
-
-
-def _dynamic_iter(
-    layout: TileLayout, shape: tuple[int | nodes.Var, ...], dim: int, ones: list[Iter]
-) -> Iter:
-    """The iter of a run-time dimension: layouts hold it with extent 1 and its static stride."""
-    if len(layout.shard) == len(shape):
-        return layout.shard[dim]
-    return ones[-1] if ones else Iter(1, 0)
-
-
-def _joined(pieces: list[Iter]) -> tuple[Iter, ...]:
-    joined: list[Iter] = []
-    for piece in pieces:
-        if joined:
-            outer = joined[-1]
-            if outer.axis == piece.axis and outer.stride == piece.stride * piece.extent:
-                joined[-1] = Iter(outer.extent * piece.extent, piece.stride, piece.axis)
-                continue
-        joined.append(piece)
-    return tuple(joined)
+    """``ir.dims.dimension_iters``; a dimension of extent 1 has none. None when some iter straddles
+    dimensions without a common divisor."""
+    try:
+        found = dimension_iters(layout, shape)
+    except LayoutError:
+        return None
+    return tuple(() if extent == 1 else tuple(iters) for extent, iters in zip(shape, found))
 
 
 # --- walks

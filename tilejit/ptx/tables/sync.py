@@ -64,6 +64,7 @@ _PROXIES = (
 _CLUSTER = (
     _raw("barrier.cluster.arrive[.release|.relaxed][.aligned]", "", "sm_90", _JOINS),
     _raw("barrier.cluster.wait[.acquire][.aligned]", "", "sm_90", _JOINS),
+    _raw("mapa(type=.u32|.u64)", "=d:$type a:$type rank:u32", "sm_90"),
     _raw("mapa.shared::cluster(type=.u32|.u64)", "=d:$type a:$type rank:u32", "sm_90"),
     _raw("getctarank.shared::cluster(type=.u32|.u64)", "=d:u32 a:$type", "sm_90"),
 )

@@ -53,10 +53,10 @@ def compute(form: Form, inputs: list[BitArray]) -> list[BitArray]:
     """The registers that ``form`` writes, from those it reads.
 
     ``inputs``: one unsigned-integer array per register read, in operand order, brace groups
-    flattened; predicates and immediates count as registers. Shapes broadcast together; the outputs,
-    one per register written, have the common shape. Narrower inputs than the operand are not
-    accepted, wider ones lose their high bits. ``Unmodelled`` when there is no model of the form;
-    ``ValueError`` for a wrong number of inputs.
+    flattened; predicates (0 and 1) and immediates count as registers; one wider than its operand
+    loses its high bits. Shapes broadcast together; the outputs, one per register written, have the
+    common shape and may share memory with inputs. ``Unmodelled`` when there is no model of the
+    form; ``ValueError`` for a wrong number of inputs.
     """
     run, words = _compiled(form)
     if len(inputs) != len(words):
