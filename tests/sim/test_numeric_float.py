@@ -172,6 +172,24 @@ def test_ftz_flushes_operands_and_results(a: int, b: int, c: int) -> None:
         assert run(f"fma.{mode}.ftz.f32", a, b, c)[0] == expected, (mode, hex(a), hex(b), hex(c))
 
 
+def test_f64_fma_at_a_tie_that_is_none() -> None:
+    """2**-113 below the middle of two float64: the low parts must be added rounding to odd."""
+    a, b = (float(np.ldexp(1 + 2.0**-30, -53)), 1 - 2.0**-30)
+    c = 1 + 2.0**-52
+    bits = [int(np.float64(x).view(np.uint64)) for x in (a, b, c)]
+    assert run("fma.rn.f64", *bits) == [0x3FF0000000000001]
+    assert run("fma.rp.f64", *bits) == [0x3FF0000000000002]
+
+
+def test_f64_fma_ties_between_subnormals() -> None:
+    half, other = (encode(Fraction(2) ** e, SPECS["f64"]) for e in (-537, -538))
+    three = encode(Fraction(3, 1 << 537), SPECS["f64"])
+    above = half + 1
+    assert run("fma.rn.f64", [half, three, above], [other] * 3, [0] * 3) == [0, 2, 1]
+    assert run("fma.rp.f64", half, other, 0) == [1]
+    assert run("mul.rz.f64", three, other) == [1]
+
+
 # --- special cases
 
 ONE, NAN, QUIET = 0x3F800000, 0x7FFFFFFF, 0x7FC00001

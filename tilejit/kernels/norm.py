@@ -1,8 +1,10 @@
 """RMSNorm and LayerNorm over the rows of a matrix: one read and one write for rows that fit an SM.
 
-Numerics: everything is float32 until the final rounding. LayerNorm's variance is the mean of the
-squared differences from the mean (two passes over the kept row), never E[x²] - E[x]². Sums run in a
-fixed order: results do not depend on timing.
+Numerics: everything is float32 until the final rounding. LayerNorm reads the row once: each thread
+sums differences from the mean of its own first vector, and their squares. That vector is one of the
+thread's ``n``, so its distance from the thread's mean is at most ``sqrt(n)`` standard deviations and
+the subtraction of the two sums loses at most a factor ``n``, whatever the data. Threads and warps
+are merged pairwise (Chan, Golub, LeVeque). The order is fixed: results do not depend on timing.
 """
 
 from __future__ import annotations
@@ -26,13 +28,53 @@ def prefetch(words, parameter, c, t, plan: T.constexpr):
 
 @jit
 def parameter_chunk(p, words, parameter, c, t, plan: T.constexpr):
-    """Chunk ``c`` of a weight or bias as float32; threads that own nothing keep ``p``."""
-    if c < plan.full_chunks:
-        rows.widen(words, p)
-    else:
-        if t < plan.tail_threads:
-            rows.load_tail(words, parameter, t, plan)
-            rows.widen(words, p)
+    """Chunk ``c`` of a weight or bias as float32; only threads that own it may call."""
+    if c >= plan.full_chunks:
+        rows.load_tail(words, parameter, t, plan)
+    rows.widen(words, p)
+
+
+@jit
+def accumulate(x, sums, squares, shift):
+    """sums[i] += x[i] - shift, squares[i] += (x[i] - shift) ** 2."""
+    rows.scalars(T.ptx["sub.rn.f32"], x, x, shift)
+    rows.scalars(T.ptx["add.rn.f32"], sums, sums, x)
+    rows.scalars(T.ptx["fma.rn.f32"], squares, x, x, squares)
+
+
+@jit
+def elements_of(first, width, plan: T.constexpr):
+    """How many elements of a row the threads ``first`` to ``first + width - 1`` own, as float32."""
+    tail = min(max(plan.tail_threads - first, 0), width)
+    return T.cast((plan.full_chunks * width + tail) * plan.vector_elems, "float32")
+
+
+@jit
+def combine_moments(mean, m2, t, N, sums, squares, plan: T.constexpr):
+    """(mean, sum of squared differences) of the row from every thread's own: one exchange."""
+    width = min(32, plan.threads_per_row)
+    count = elements_of(t, 1, plan)
+    warp_count = elements_of(t // width * width, width, plan)
+    warp_sum = reduce.lanes(mean * count, reduce.add, width)
+    difference = mean - warp_sum / max(warp_count, 1.0)
+    warp_m2 = reduce.lanes(m2 + difference * difference * count, reduce.add, width)
+    if plan.threads_per_row <= 32:
+        return warp_sum * (1.0 / N), warp_m2
+    warps = plan.threads_per_row // 32
+    lane = T.cuda.lane_id()
+    warp = T.cuda.warp_id()
+    if lane == 0:
+        sums[warp] = warp_sum
+        squares[warp] = warp_m2
+    T.cuda.cta_sync()
+    other = lane % warps
+    mine = warp // warps * warps + other
+    other_sum = sums[mine]
+    other_count = elements_of(other * 32, 32, plan)
+    row_mean = reduce.lanes(other_sum, reduce.add, warps) * (1.0 / N)
+    difference = other_sum / max(other_count, 1.0) - row_mean
+    row_m2 = squares[mine] + difference * difference * other_count
+    return row_mean, reduce.lanes(row_m2, reduce.add, warps)
 
 
 @jit
@@ -81,23 +123,43 @@ def norm_rows(
     rows.fill(p, 0.0)
     mean = T.float32(0.0)
     if centered:
+        q = T.alloc_local((plan.vector_elems,), "float32", layout="default")
+        rows.fill(q, 0.0)
+        shift = T.float32(0.0)
+        for c in T.unroll(plan.chunks):
+            if c < plan.full_chunks:
+                rows.fetch(x, c, kept, batch, staged, source, t, True, plan)
+                if c == 0:
+                    shift = rows.fold(T.ptx["add.rn.f32"], x, q) * (1.0 / plan.vector_elems)
+                    rows.fill(q, 0.0)
+                accumulate(x, p, q, shift)
+            else:
+                if t < plan.tail_threads:
+                    rows.fetch(x, c, kept, batch, staged, source, t, True, plan)
+                    if c == 0:
+                        shift = rows.fold(T.ptx["add.rn.f32"], x, q) * (1.0 / plan.vector_elems)
+                        rows.fill(q, 0.0)
+                    accumulate(x, p, q, shift)
+        total = rows.fold(T.ptx["add.rn.f32"], p, p)
+        square = rows.fold(T.ptx["add.rn.f32"], q, q)
+        drift = total / max(elements_of(t, 1, plan), 1.0)
+        mean = shift + drift
+        square = max(square - total * drift, 0.0)
+        if W is not None:
+            prefetch(weights.sub[0, :], W, 0, t, plan)
+        if B is not None:
+            prefetch(biases.sub[0, :], B, 0, t, plan)
+        mean, square = combine_moments(mean, square, t, N, sums, squares, plan)
+    else:
         for c in T.unroll(plan.chunks):
             rows.fetch_or(0.0, x, c, kept, batch, staged, source, t, True, plan)
-            rows.scalars(T.ptx["add.rn.f32"], p, p, x)
-        mean = rows.fold(T.ptx["add.rn.f32"], p, p)
-        mean = reduce.threads(mean, reduce.add, sums, plan.threads_per_row) * (1.0 / N)
-        rows.fill(p, 0.0)
-    for c in T.unroll(plan.chunks):
-        rows.fetch_or(mean, x, c, kept, batch, staged, source, t, not centered, plan)
-        if centered:
-            rows.scalars(T.ptx["sub.rn.f32"], x, x, mean)
-        rows.scalars(T.ptx["fma.rn.f32"], p, x, x, p)
-    square = rows.fold(T.ptx["add.rn.f32"], p, p)
-    if W is not None:
-        prefetch(weights.sub[0, :], W, 0, t, plan)
-    if B is not None:
-        prefetch(biases.sub[0, :], B, 0, t, plan)
-    square = reduce.threads(square, reduce.add, squares, plan.threads_per_row)
+            rows.scalars(T.ptx["fma.rn.f32"], p, x, x, p)
+        square = rows.fold(T.ptx["add.rn.f32"], p, p)
+        if W is not None:
+            prefetch(weights.sub[0, :], W, 0, t, plan)
+        if B is not None:
+            prefetch(biases.sub[0, :], B, 0, t, plan)
+        square = reduce.threads(square, reduce.add, squares, plan.threads_per_row)
     scale = T.rsqrt(square * (1.0 / N) + eps)
 
     for c in T.unroll(plan.chunks):
@@ -108,15 +170,19 @@ def norm_rows(
         rows.fetch_or(0.0, x, c, kept, batch, staged, source, t, False, plan)
         if centered:
             rows.scalars(T.ptx["sub.rn.f32"], x, x, mean)
-        rows.scalars(T.ptx["mul.rn.f32"], x, x, scale)
+        rows.fill(p, scale)
         if W is not None:
-            rows.fill(p, 1.0)
-            parameter_chunk(p, weights.sub[c % 2, :], W, c, t, plan)
+            if c < plan.full_chunks or t < plan.tail_threads:
+                parameter_chunk(p, weights.sub[c % 2, :], W, c, t, plan)
+                rows.scalars(T.ptx["mul.rn.f32"], p, p, scale)
+        if B is None:
             rows.scalars(T.ptx["mul.rn.f32"], x, x, p)
-        if B is not None:
-            rows.fill(p, 0.0)
-            parameter_chunk(p, biases.sub[c % 2, :], B, c, t, plan)
-            rows.scalars(T.ptx["add.rn.f32"], x, x, p)
+        else:
+            q = T.alloc_local((plan.vector_elems,), "float32", layout="default")
+            rows.fill(q, 0.0)
+            if c < plan.full_chunks or t < plan.tail_threads:
+                parameter_chunk(q, biases.sub[c % 2, :], B, c, t, plan)
+            rows.scalars(T.ptx["fma.rn.f32"], x, x, p, q)
         rows.put(x, c, spare, target, t, valid, plan)
 
 

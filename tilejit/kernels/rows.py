@@ -16,7 +16,7 @@ from functools import lru_cache
 from tilejit import T, jit
 
 SHARED_BYTES_ONE_CTA = 200 * 1024
-SHARED_BYTES_TWO_CTAS = 96 * 1024
+SHARED_BYTES_TWO_CTAS = 112 * 1024
 """Shared memory a CTA takes for its row, with one or two CTAs on an SM of 227 KiB."""
 
 

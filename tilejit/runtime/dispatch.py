@@ -3,7 +3,8 @@
 For each kernel a function with the kernel's own parameter list is written once and compiled. It tests
 the watched outside values, builds an exact key from what specialisation depends on (per tensor: dtype,
 shape, strides, alignment, device; per scalar: its type; per compile-time value: the value and type),
-looks the plan's function up and calls it. Whatever is out of the ordinary (first call, unknown
+looks the plan's function up and calls it. Where the C launcher exists it stands in front and makes the
+launches it has seen before (``native``). Whatever is out of the ordinary (first call, unknown
 keyword, wrong type, changed global) goes to ``slow``, which diagnoses or prepares.
 Not here: what ``slow`` does (``jit``), how a plan launches (``plan``).
 """
@@ -16,7 +17,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from tilejit.runtime.plan import GridExceeded
+from tilejit.runtime import native
+from tilejit.runtime.plan import GridExceeded, Plan
 from tilejit.runtime.specialise import (
     DEFAULT_ALIGN_BYTES,
     MISSING,
@@ -252,9 +254,24 @@ class Dispatch:
         )
         exec(compile(source, f"<tilejit dispatch of {name}>", "exec"), namespace)
         self.source = source
-        self.call: Callable[..., Any] = namespace["call"]
-        self.configured: Callable[..., Any] = namespace["configured"]
         self.key_of: Callable[..., tuple[Any, tuple[Any, ...]]] = namespace["key_of"]
+        resolve = _resolver(self.key_of)
+        self.call = native.wrap(namespace["call"], resolve, params, watched, table)
+        self.configured = native.wrap(namespace["configured"], resolve, params, watched, None)
+
+
+def _resolver(key_of: Callable[..., Any]) -> Callable[..., Plan | None]:
+    """The plan that the generated function takes for these arguments; None where it has none."""
+
+    def resolve(entry: Any, *arguments: Any) -> Plan | None:
+        try:
+            key, _ = key_of(*arguments)
+            plan: Plan | None = entry.table[key].plan
+        except MISSES:
+            return None
+        return plan
+
+    return resolve
 
 
 def _call_source(

@@ -11,6 +11,7 @@ Not here: which plan suits a call (``dispatch``), checking arguments (``speciali
 from __future__ import annotations
 
 import ctypes
+import math
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -105,7 +106,7 @@ class GridExceeded(Exception):
 
 
 Run: TypeAlias = Callable[..., None]
-"""A plan's function: ``run(grid, v0, [s0, t0,] v1, …)``.
+"""A plan's function: ``run(grid, v0, [s0, t0,] v1, …)``. ``run.plan`` is the plan.
 
 ``v``: a pointer or scalar per Python parameter, ``s`` and ``t`` its shape and strides where the
 annotation has dynamic dimensions. ``grid`` None: the kernel's own.
@@ -149,6 +150,14 @@ def bfloat16_bits(value: float) -> int:
     kept += rest > half or (rest == half and kept & 1)
     low = kept if exponent < 1 else ((exponent - 1) << 7) + kept
     return int(sign << 15 | low)
+
+
+def _packed_bfloat16(value: float) -> int:
+    """``bfloat16_bits``; ``OverflowError``, as ``struct`` has it, for a finite value without one."""
+    bits = bfloat16_bits(value)
+    if bits & 0x7FFF == 0x7F80 and math.isfinite(value):
+        raise OverflowError("float too large to pack as bfloat16")
+    return bits
 
 
 # --- grids
@@ -247,11 +256,13 @@ def build(
         "_elsewhere": _elsewhere(device),
         "_exceeded": _exceeded,
         "_no_grid": _no_grid(spec.kernel),
-        "_bf16": bfloat16_bits,
+        "_bf16": _packed_bfloat16,
     }
     source = _source(spec, device, own, has_other_devices=device_of is not None)
     exec(compile(source, f"<tilejit launch of {spec.kernel}>", "exec"), namespace)
-    return Plan(spec, function, driver, device, stream_of, device_of, namespace["run"])
+    run = namespace["run"]
+    plan = run.plan = Plan(spec, function, driver, device, stream_of, device_of, run)
+    return plan
 
 
 def bind(plan: Plan, grid: Grid | None, values: Sequence[Any], keep: Any) -> Callable[[], None]:
@@ -270,7 +281,7 @@ def bind(plan: Plan, grid: Grid | None, values: Sequence[Any], keep: Any) -> Cal
             index = name[1:]
             slots[f"s{index}"], slots[f"t{index}"] = values[position + 1 : position + 3]
         position += 3 if wide else 1
-    packed = [eval(_packed(p), {"_bf16": bfloat16_bits}, slots) for p in spec.params]
+    packed = [eval(_packed(p), {"_bf16": _packed_bfloat16}, slots) for p in spec.params]
     if spec.grid is not None:
         sources = {p.name: eval(_read(p), {}, slots) for p in spec.params if p.kind != "pointer"}
         grid = evaluate_grid(spec.grid, sources)

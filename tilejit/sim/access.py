@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tilejit.errors import Span
+from tilejit.sim import local_memory
 from tilejit.sim.faults import Site
 from tilejit.sim.geometry import LANES
 from tilejit.sim.global_memory import GlobalBuffer, GlobalMemory
@@ -55,7 +56,10 @@ class Accesses:
         return found
 
     def base(self, name: str) -> int:
-        """Address of a buffer: 64-bit in global space, an offset in the window in shared space."""
+        """Address of a buffer: 64-bit in global space, an offset in the window in shared space; an
+        address in local space counts from the buffer itself."""
+        if name not in self.shared and name not in self.buffers:
+            return 0
         if name in self.shared:
             return self.shared[name].offset_bytes
         return self.buffers[name].base_address
@@ -78,6 +82,9 @@ def load(
     c: Cohort, addresses: Array, nbytes: int, site: Site, space: str, name: str | None
 ) -> Bytes:
     """``nbytes`` per lane: (warps, 32, nbytes). Inactive and faulty lanes give zeros."""
+    if space == "local":
+        assert name is not None
+        return local_memory.load(c, addresses, nbytes, site, name)
     flat = np.ascontiguousarray(c.flat(addresses))
     if not flat.size:
         return np.zeros((c.warps, LANES, nbytes), np.uint8)
@@ -93,6 +100,10 @@ def store(
     c: Cohort, addresses: Array, values: Bytes, site: Site, space: str, name: str | None
 ) -> None:
     """Stores (warps, 32, nbytes) from the active lanes; two axes of size one broadcast."""
+    if space == "local":
+        assert name is not None
+        local_memory.store(c, addresses, values, site, name)
+        return
     flat = np.ascontiguousarray(c.flat(addresses))
     if not flat.size:
         return

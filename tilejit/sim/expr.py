@@ -152,6 +152,9 @@ class Expressions:
         to_pointer = isinstance(target, nodes.PointerType)
         if from_pointer and to_pointer:
             return operand
+        for kind_ in (source, target):
+            if isinstance(kind_, nodes.PointerType) and kind_.space == "local":
+                raise unsimulated("an address in local memory as a number", e.span)
         if to_pointer:
             return lambda c: operand(c).astype(np.int64)
         if from_pointer:
@@ -165,7 +168,7 @@ class Expressions:
     def _address(self, e: nodes.Address) -> Evaluate:
         kind = e.buffer.type
         assert isinstance(kind, nodes.TensorType)
-        if kind.space not in ("global", "shared"):
+        if kind.space == "tmem":
             raise unsimulated(f"the address of `{e.buffer.name}` in {kind.space} space", e.span)
         base = np.full((1, 1), self.accesses.base(e.buffer.name), np.int64)
         known = build.as_int(e.offset_bytes)

@@ -278,6 +278,8 @@ class Steps:
     ) -> PreparedMemory:
         accesses = self.expressions.accesses
         name = self.expressions.origin(operand.base)
+        if operand.space == "local":
+            self._check_local(issue, position, name, span)
         base = self.expressions.compile(operand.base)
         offset = operand.offset_bytes
         address: Evaluate = base if offset == 0 else lambda c: base(c) + np.int64(offset)
@@ -295,6 +297,17 @@ class Steps:
             accesses.site("writes", spelling, span, strong),
             accesses.site("updates", spelling, span, strong),
         )
+
+    def _check_local(
+        self, issue: Issue, position: int, name: str | None, span: Span | None
+    ) -> None:
+        """Local memory is modelled where the buffer is known, at widths its file is kept in."""
+        spelling = issue.form.spelling
+        if name is None or name not in self.expressions.storage.local_bytes:
+            raise unsimulated(f"`{spelling}` at a local address whose buffer is not known", span)
+        width = issue.form.operands[position].bits // 8
+        if width < self.expressions.storage.unit_bytes[name]:
+            raise unsimulated(f"`{spelling}` narrower than the elements of `{name}`", span)
 
     # --- registers
 

@@ -6,14 +6,14 @@ Not here: where buffers are placed (``memory``), what they hold (``registers``).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from tilejit.dtypes import DType
+from tilejit.dtypes import DType, container
 from tilejit.ir import nodes
 from tilejit.ir.walk import children
-from tilejit.tile.family import Issue, Register, Registers, ScalarApply, Step
+from tilejit.tile.family import Issue, Let, Memory, Register, Registers, ScalarApply, Step
 
 TILE_CALLS = ("tile.apply", "tile.ewise", "ptx")
 WIDEST_UNIT_BYTES = 8
@@ -67,9 +67,12 @@ def find_storage(checked: Checked) -> Storage:
         if isinstance(node, nodes.View):
             found.accessed(node.buffer.name, node.dtype)
         elif isinstance(node, nodes.Call) and node.op in TILE_CALLS:
-            for step in checked.steps(node):
+            steps = checked.steps(node)
+            for step in steps:
                 for register in _registers(step):
                     found.accessed(register.buffer.name, register.dtype)
+            for name, dtype in _addressed(steps):
+                found.accessed(name, dtype)
     return found
 
 
@@ -117,3 +120,19 @@ def _registers(step: Step) -> list[Register]:
     elif isinstance(step, ScalarApply):
         items = [step.dst, *step.inputs]
     return [item for item in items if isinstance(item, Register)]
+
+
+def _addressed(steps: Sequence[Step]) -> Iterator[tuple[str, DType]]:
+    """Buffers that the steps address as local memory, with the width of the access."""
+    bases: dict[str, nodes.Expr] = {s.var.name: s.value for s in steps if isinstance(s, Let)}
+    for step in steps:
+        if not isinstance(step, Issue):
+            continue
+        for spec, operand in zip(step.form.operands, step.operands):
+            if not isinstance(operand, Memory) or operand.space != "local":
+                continue
+            base = operand.base
+            if isinstance(base, nodes.Var):
+                base = bases.get(base.name, base)
+            if isinstance(base, nodes.Address) and spec.bits in (8, 16, 32, 64):
+                yield base.buffer.name, container(spec.bits)

@@ -1,8 +1,8 @@
 """Floating-point add, sub, mul, fma, div, rcp, sqrt and neg, abs: correctly rounded.
 
-f32 and narrower types compute in float64: products of two are exact there, sums, quotients and
-roots are made exact by rounding to odd, and one rounding to the result type follows. Nearest f32
-and f64 operations are numpy's own. Mixed forms (``add.f32.f16``) widen first, which is exact.
+f32 and narrower types compute in float64: products of two are exact there, sums are as good as exact
+by rounding to odd, quotients and roots by float64's width, and one rounding to the result type
+follows. Nearest f32 and f64 operations are numpy's own. Mixed forms (``add.f32.f16``) widen first, which is exact.
 
 NaN: any NaN result of f32, f16 and bf16 is the canonical NaN (``formats``). An f64 result is a NaN
 operand made quiet: of two, the second (of ``div``, the first); of ``fma``'s, b before c before a.
@@ -189,7 +189,7 @@ def _bfloat16_sum(function: Callable[..., Values]) -> Operation:
 
 
 def _exact(ins: Instruction, narrow: FloatFormat, result: FloatFormat) -> Callable[..., Values]:
-    """Codes of the operands to the exact result, as a float64 rounded to odd."""
+    """Codes of the operands to a float64 that any rounding takes for the exact result."""
     mode, wide = ins.mode, _WIDE[ins.mnemonic]
     formats = _operand_formats(ins, narrow, result)
     return lambda *x: wide(*(widened(bits, fmt) for bits, fmt in zip(x, formats)), mode)
@@ -256,11 +256,10 @@ def _fused(a: Values, b: Values, c: Values, mode: Mode) -> Values:
 
 
 def _divide(a: Values, b: Values, mode: Mode) -> Values:
-    """The quotient cut to 28 bits makes an exact product, and so shows the sign of the rest."""
-    quotient = _cut(a / b, 25)
-    rest = a - quotient * b
-    rest = np.where(np.isfinite(quotient) & np.isfinite(b) & (b != 0), rest * np.sign(b), 0.0)
-    return nudged(quotient, rest)
+    """Nearest in float64 is as good as exact: a quotient of 24-bit numbers that is not a 25-bit
+    number (where rounding decides) is at least 2**-49 of itself away from one."""
+    quotient: Values = a / b
+    return quotient
 
 
 def _reciprocal(a: Values, mode: Mode) -> Values:
@@ -268,13 +267,9 @@ def _reciprocal(a: Values, mode: Mode) -> Values:
 
 
 def _root(a: Values, mode: Mode) -> Values:
-    root = _cut(np.sqrt(a), 27)
-    return nudged(root, a - root * root)
-
-
-def _cut(value: Values, low_bits: int) -> Values:
-    """The value with that many low mantissa bits cleared."""
-    return (value.view(np.uint64) & np.uint64(-(1 << low_bits) % (1 << 64))).view(np.float64)
+    """As for quotients; a root that is not a 25-bit number stays 2**-51 of itself away."""
+    root: Values = np.sqrt(a)
+    return root
 
 
 _WIDE: dict[str, Callable[..., Values]] = {

@@ -1,0 +1,49 @@
+"""Every kernel of the library and the tutorials survives its script and its JSON.
+
+The kernels of ``tests/test_end_to_end.py`` are checked where they run.
+"""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests import roundtrip
+from tilejit.kernels import add, norm, softmax
+
+ROOT = Path(__file__).parent.parent.parent
+TUTORIALS = sorted((ROOT / "tutorials").glob("*.py"))
+WIDTHS = (7, 64, 1000, 2048, 33000)
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def row_kernels(width: int, dtype: torch.dtype) -> None:
+    x = torch.randn(2, width).to(dtype)
+    softmax.softmax(x)
+    weight = torch.ones(width, dtype=dtype)
+    norm.rms_norm(x, weight)
+    norm.layer_norm(x, weight, weight)
+    add.add(x[0].clone(), x[1].clone())
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_kernels(width: int, dtype: torch.dtype) -> None:
+    with roundtrip.lowered_functions() as found:
+        row_kernels(width, dtype)
+    assert {"softmax_rows", "norm_rows"} <= {f.name for f in found}
+    for function in found:
+        roundtrip.check(function)
+
+
+@pytest.mark.parametrize("path", TUTORIALS, ids=lambda p: p.stem)
+def test_tutorials(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with roundtrip.lowered_functions() as found:
+        runpy.run_path(str(path), run_name="__main__")
+    capsys.readouterr()
+    assert found
+    for function in found:
+        roundtrip.check(function)
