@@ -73,7 +73,9 @@ def front_half_seconds() -> float:
     for _ in range(11):
         variant = softmax.softmax_rows.check(x, y, plan)
         before = sum(pipeline.timings.get(step, 0.0) for step in ("lower", "check", "emit"))
-        pipeline.STEPS.emit(pipeline.STEPS.check(pipeline.STEPS.lower(variant.source, variant.signature, ())))
+        pipeline.STEPS.emit(
+            pipeline.STEPS.check(pipeline.STEPS.lower(variant.source, variant.signature, ()))
+        )
         after = sum(pipeline.timings.get(step, 0.0) for step in ("lower", "check", "emit"))
         values.append(after - before)
     return statistics.median(values)
@@ -93,7 +95,9 @@ def run() -> list[dict[str, Any]]:
                         total = result["first"] + result["import"]
                         samples.setdefault((peer, state), []).append(total)
         for state in ("cold", "disk cache"):
-            medians = {peer: statistics.median(samples[peer, state]) for peer in ("tilejit", "triton")}
+            medians = {
+                peer: statistics.median(samples[peer, state]) for peer in ("tilejit", "triton")
+            }
             ratio = medians["tilejit"] / medians["triton"]
             rows.append(
                 {
@@ -106,6 +110,8 @@ def run() -> list[dict[str, Any]]:
                 f"{medians['triton'] * 1e3:7.1f} ms   ratio {ratio:.2f}  (peer's import included)"
             )
     front = front_half_seconds()
-    rows.append({"kernel": "softmax", "state": "frontend+check+emission", "ms": round(front * 1e3, 2)})
+    rows.append(
+        {"kernel": "softmax", "state": "frontend+check+emission", "ms": round(front * 1e3, 2)}
+    )
     print(f"softmax  frontend + check + emission {front * 1e3:.1f} ms")
     return rows

@@ -29,7 +29,9 @@ def _inputs(width: int) -> tuple[torch.Tensor, torch.Tensor]:
     return x, torch.full_like(x, float("nan"))
 
 
-def _case(name: str, x: torch.Tensor, out: torch.Tensor, expected: torch.Tensor, runs: Any) -> harness.Case:
+def _case(
+    name: str, x: torch.Tensor, out: torch.Tensor, expected: torch.Tensor, runs: Any
+) -> harness.Case:
     """``runs``: contender name → function that fills ``out`` or returns the result."""
 
     def check(run: Any) -> str | None:

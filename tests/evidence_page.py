@@ -39,7 +39,9 @@ def page() -> str:
     if run is None:
         lines.append("No GPU run is recorded.")
         return "\n".join(lines) + "\n"
-    facts = ", ".join(f"{key} {run[key]}" for key in ("gpu", "driver", "torch", "python") if key in run)
+    facts = ", ".join(
+        f"{key} {run[key]}" for key in ("gpu", "driver", "torch", "python") if key in run
+    )
     lines += [
         f"The cases marked `gpu`, run on {run['date']} ({facts}). They are the simulator's cases.", "",
         "| test module | " + " | ".join(OUTCOMES) + " |",

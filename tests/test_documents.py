@@ -28,7 +28,11 @@ def test_tutorial_runs(path: Path) -> None:
 
 def test_demo_runs() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tilejit.demo"], cwd=ROOT, capture_output=True, text=True, timeout=300
+        [sys.executable, "-m", "tilejit.demo"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert "error" in done.stdout and "registers" in done.stdout

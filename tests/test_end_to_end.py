@@ -122,7 +122,9 @@ def special_bits(ptx_type: str, bits: int) -> list[int]:
         each = [0, 1, one, one | 1, exponent, exponent | 1, exponent | 1 << (mantissa - 1), exponent - 1,
                 1 << mantissa, (1 << mantissa) - 1]  # fmt: skip
         each += [v | 1 << (width - 1) for v in each]
-        found = each if bits == width else [v | w << width for v, w in zip(each, each[3:] + each[:3])]
+        found = (
+            each if bits == width else [v | w << width for v, w in zip(each, each[3:] + each[:3])]
+        )
     return found
 
 
@@ -136,16 +138,22 @@ def inputs_of(form: Form, rng: np.random.Generator) -> list[np.ndarray]:
         part = spec.type.removesuffix("x2")
         if approximate:
             values = rng.uniform(0.25, 4, count * (spec.bits // FLOATS[part]))
-            dtype = dtypes.dtype({"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64"}[part])
+            dtype = dtypes.dtype(
+                {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64"}[part]
+            )
             flat = np.asarray(numeric.to_bits(values, dtype)).view(word)
         else:
             flat = rng.integers(0, 1 << spec.bits, count, dtype=np.uint64).astype(word)
             special = np.array(special_bits(spec.type, spec.bits), np.uint64).astype(word)
-            crossed = np.repeat(special, len(special)) if number % 2 else np.tile(special, len(special))
+            crossed = (
+                np.repeat(special, len(special)) if number % 2 else np.tile(special, len(special))
+            )
             room = min(len(crossed), count * 3 // 4)
             flat[:room] = rng.permutation(crossed)[:room] if number > 1 else crossed[:room]
         if form.mnemonic in ("div", "rem") and part not in FLOATS and number == 1:
-            flat = np.where((flat == 0) | (flat == word.type(-1 % (1 << spec.bits))), word.type(3), flat)
+            flat = np.where(
+                (flat == 0) | (flat == word.type(-1 % (1 << spec.bits))), word.type(3), flat
+            )
         result.append(flat.reshape(THREADS, REPEATS, spec.lanes))
     return result
 
@@ -206,9 +214,16 @@ def test_register_instruction(device: str, name: str, position: int) -> None:
 def assert_close(form: Form, got: np.ndarray, expected: np.ndarray) -> None:
     part = form.operands[0].type.removesuffix("x2")
     word = np.dtype(f"u{FLOATS[part] // 8}")
-    dtype = dtypes.dtype({"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64"}[part])
+    dtype = dtypes.dtype(
+        {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64"}[part]
+    )
     a, b = (np.asarray(numeric.to_value(x.view(word), dtype), np.float64) for x in (got, expected))
-    loose = {"f16": 2**-9, "bf16": 2**-6, "f32": 2**-10 if form.mnemonic == "tanh" else 2**-20, "f64": 2**-18}[part]
+    loose = {
+        "f16": 2**-9,
+        "bf16": 2**-6,
+        "f32": 2**-10 if form.mnemonic == "tanh" else 2**-20,
+        "f64": 2**-18,
+    }[part]
     assert np.allclose(a, b, rtol=loose, atol=loose, equal_nan=True), np.abs(a - b).max()
 
 
@@ -247,7 +262,9 @@ def test_predicates_and_preserved_destinations(device: str) -> None:
 
 
 @tile.jit
-def load_words(X, Y, opcode: T.constexpr, space: T.constexpr, hint: T.constexpr, dtype: T.constexpr):
+def load_words(
+    X, Y, opcode: T.constexpr, space: T.constexpr, hint: T.constexpr, dtype: T.constexpr
+):
     """Every thread's words by ``opcode`` from ``space`` to registers, and out element by element."""
     T.device_entry(launch=T.cuda.LaunchConfig(grid=1, block=32))
     t = T.cuda.thread_idx("x")
@@ -281,7 +298,9 @@ def load_words(X, Y, opcode: T.constexpr, space: T.constexpr, hint: T.constexpr,
 
 
 @tile.jit
-def store_words(X, Y, opcode: T.constexpr, space: T.constexpr, hint: T.constexpr, dtype: T.constexpr):
+def store_words(
+    X, Y, opcode: T.constexpr, space: T.constexpr, hint: T.constexpr, dtype: T.constexpr
+):
     """The mirror image: registers to ``space`` by ``opcode``."""
     T.device_entry(launch=T.cuda.LaunchConfig(grid=1, block=32))
     t = T.cuda.thread_idx("x")
@@ -332,7 +351,9 @@ def test_load_or_store(device: str, name: str) -> None:
     space = next(s.space for s in form.operands if s.kind == "addr").split("::")[0]
     hint = any(s.name == "cache_policy" for s in form.operands)
     rng = np.random.default_rng(len(name))
-    x = rng.integers(0, 1 << spec.bits, (32, 2, spec.lanes), dtype=np.uint64).astype(f"u{spec.bits // 8}")
+    x = rng.integers(0, 1 << spec.bits, (32, 2, spec.lanes), dtype=np.uint64).astype(
+        f"u{spec.bits // 8}"
+    )
     out = torch.zeros(x.shape, dtype=WORD[spec.bits], device=device)
     run = load_words if form.mnemonic == "ld" else store_words
     named = scalar_type(form.modifiers[-1])
@@ -370,7 +391,9 @@ def scoped(X: T.Tensor((256, 4), "float32", align=16), Y: T.Tensor((256, 4), "fl
 
 
 @tile.jit
-def scale(x, y, alpha, scope: T.constexpr, warps: T.constexpr, lanes: T.constexpr, first: T.constexpr):
+def scale(
+    x, y, alpha, scope: T.constexpr, warps: T.constexpr, lanes: T.constexpr, first: T.constexpr
+):
     """One call for the active warps × lanes; narrower scopes take their part of the rows."""
     warp = T.cuda.warp_id() - first
     lane = T.cuda.lane_id() // (32 // lanes)
@@ -384,7 +407,9 @@ def scale(x, y, alpha, scope: T.constexpr, warps: T.constexpr, lanes: T.constexp
         row = warp * lanes
         xs, ys, one = x.sub[row : row + lanes, :], y.sub[row : row + lanes, :], r.view(lanes, 4, 1)
     elif scope == "warpgroup":
-        r = T.alloc_local((4, lanes, 4), "float32", layout=T.layout("(4,lanes,4):(1@wid_in_wg,step@laneid,1)"))
+        r = T.alloc_local(
+            (4, lanes, 4), "float32", layout=T.layout("(4,lanes,4):(1@wid_in_wg,step@laneid,1)")
+        )
         row = warp // 4 * (4 * lanes)
         xs = x.sub[row : row + 4 * lanes, :].view(4, lanes, 4)
         ys = y.sub[row : row + 4 * lanes, :].view(4, lanes, 4)
@@ -449,7 +474,9 @@ def test_ewise_with_branches(device: str) -> None:
 
 
 @tile.jit
-def collatz(X: T.Tensor((T.dynamic("N"),), "int32"), Y: T.Tensor((T.dynamic("N"),), "int32"), limit: T.int32):
+def collatz(
+    X: T.Tensor((T.dynamic("N"),), "int32"), Y: T.Tensor((T.dynamic("N"),), "int32"), limit: T.int32
+):
     """Steps to 1, at most ``limit``; an odd ``while True`` with break, continue and early return."""
     (N,) = X.shape
     T.device_entry(launch=T.cuda.LaunchConfig(grid=(N + 63) // 64, block=64))
@@ -517,9 +544,20 @@ def scalars(Y: T.Tensor((8,), "float64"), a: T.float32, b: T.float64, n: T.int64
         Y[7] = max(b, 1.0)
 
 
-@pytest.mark.parametrize(("a", "b", "n", "flag"), [(1.5, 2.25, 2**40 + 5, True), (-2.75, math.pi, -11, False)])
+@pytest.mark.parametrize(
+    ("a", "b", "n", "flag"), [(1.5, 2.25, 2**40 + 5, True), (-2.75, math.pi, -11, False)]
+)
 def test_scalars(device: str, a: float, b: float, n: int, flag: bool) -> None:
     out = torch.zeros(8, dtype=torch.float64, device=device)
     scalars(out, a, b, n, flag)
     total = sum(a * k for k in range(4)) if n % 7 > 4 else -1.0
-    assert host(out).tolist() == [a, b, n // 3, n % 3, 1.0 if flag else 2.0, total, int(a), max(b, 1.0)]
+    assert host(out).tolist() == [
+        a,
+        b,
+        n // 3,
+        n % 3,
+        1.0 if flag else 2.0,
+        total,
+        int(a),
+        max(b, 1.0),
+    ]

@@ -42,7 +42,9 @@ def main() -> None:
         kernel = softmax.softmax_rows.compile(x, y, plan, fresh=True)
         print(f"{attempt:11s} {kernel.seconds * 1e3:9.1f} ms for {kernel.target}: {kernel.origin}")
     stats = kernel.stats
-    print(f"generated   {len(kernel.cuda):9,d} bytes of CUDA C++, {len(kernel.ptx):,d} bytes of PTX")
+    print(
+        f"generated   {len(kernel.cuda):9,d} bytes of CUDA C++, {len(kernel.ptx):,d} bytes of PTX"
+    )
     print(
         f"resources   {stats.registers:9d} registers, {stats.spill_bytes} bytes spilled, "
         f"{stats.shared_bytes} bytes of shared memory, occupancy {stats.occupancy:.0%}"

@@ -47,9 +47,7 @@ def test_layer_norm(device: str, width: int, dtype: torch.dtype) -> None:
     x = random_rows(3, width, dtype, device)
     w, b = random_rows(2, width, dtype, device)
     out = norm.layer_norm(x, w, b, 1e-5, torch.full_like(x, float("nan")))
-    expected = torch.nn.functional.layer_norm(
-        x.double(), (width,), w.double(), b.double(), 1e-5
-    )
+    expected = torch.nn.functional.layer_norm(x.double(), (width,), w.double(), b.double(), 1e-5)
     assert relative_error(out, expected) < 2 * TOLERANCE[dtype]
 
 
@@ -73,7 +71,9 @@ def test_rows_longer_than_registers(device: str, kernel: str, width: int) -> Non
 def test_norms_without_parameters(device: str) -> None:
     x = random_rows(4, 96, torch.float32, device)
     wide = x.double()
-    assert relative_error(norm.rms_norm(x), torch.nn.functional.rms_norm(wide, (96,), eps=1e-6)) < 3e-6
+    assert (
+        relative_error(norm.rms_norm(x), torch.nn.functional.rms_norm(wide, (96,), eps=1e-6)) < 3e-6
+    )
     assert relative_error(norm.layer_norm(x), torch.nn.functional.layer_norm(wide, (96,))) < 3e-6
 
 
@@ -91,7 +91,9 @@ def test_softmax_special_rows(device: str) -> None:
         device=device,
     )
     expected = torch.softmax(x.double(), -1)
-    torch.testing.assert_close(softmax.softmax(x).double(), expected, equal_nan=True, rtol=1e-6, atol=0)
+    torch.testing.assert_close(
+        softmax.softmax(x).double(), expected, equal_nan=True, rtol=1e-6, atol=0
+    )
 
 
 def test_softmax_of_strided_rows(device: str) -> None:

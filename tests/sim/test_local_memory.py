@@ -44,7 +44,9 @@ def at_own_place(X: T.Tensor((32,), "uint64"), Y: T.Tensor((32, 2), "uint64"), s
     r[1] = X[t] + 1
     p = T.alloc_local((2,), "uint64", layout="default")
     T.cuda.tile.apply(T.ptx["st.local.v2.b64"], m.sub[2 * t : 2 * t + 2], r)
-    T.cuda.tile.apply(T.ptx["ld.local.v2.b64"], p, m.sub[2 * ((t + shift) % 32) : 2 * ((t + shift) % 32) + 2])
+    T.cuda.tile.apply(
+        T.ptx["ld.local.v2.b64"], p, m.sub[2 * ((t + shift) % 32) : 2 * ((t + shift) % 32) + 2]
+    )
     Y[t, 0] = p[0]
     Y[t, 1] = p[1]
 
@@ -103,4 +105,6 @@ def test_faults_of_local_addresses(how: str, index: int, code: str) -> None:
 
 def test_local_addresses_are_no_numbers() -> None:
     with pytest.raises(Unsimulated, match="local"):
-        through_pointers(torch.zeros(32, dtype=torch.int32), torch.zeros(32, dtype=torch.uint32), "number")
+        through_pointers(
+            torch.zeros(32, dtype=torch.int32), torch.zeros(32, dtype=torch.uint32), "number"
+        )

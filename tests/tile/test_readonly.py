@@ -67,7 +67,9 @@ def test_reading_a_broadcast_is_legal() -> None:
 
 def test_a_runtime_dimension_of_stride_zero() -> None:
     size, stride = var("M"), var("X_stride0", nodes.INT64)
-    kind = nodes.TensorType((size, 4), nodes.FLOAT32.dtype, layout.parse("(1,4):(0,1)"), "global", 16)
+    kind = nodes.TensorType(
+        (size, 4), nodes.FLOAT32.dtype, layout.parse("(1,4):(0,1)"), "global", 16
+    )
     x = nodes.Var("X", kind)
     one = nodes.Const(1.0, nodes.FLOAT32)
     for strides, expected in (((), ["tile/read-only"]), (((0, stride),), [])):
@@ -94,4 +96,6 @@ def test_aliases_agrees_with_the_exhaustive_search() -> None:
             for a in range(7):
                 for b in range(7):
                     tile = layout.strided((outer, inner), (a, b))
-                    assert aliases(tile) == (layout.find_collision(tile, (outer, inner)) is not None)
+                    assert aliases(tile) == (
+                        layout.find_collision(tile, (outer, inner)) is not None
+                    )

@@ -270,7 +270,11 @@ class View:
     def type(self) -> TensorType:
         assert isinstance(self.buffer.type, TensorType)
         return TensorType(
-            self.shape, self.dtype, self.layout, self.buffer.type.space, self.buffer.type.align_bytes
+            self.shape,
+            self.dtype,
+            self.layout,
+            self.buffer.type.space,
+            self.buffer.type.align_bytes,
         )
 
 
@@ -286,9 +290,7 @@ class Region:
     @property
     def type(self) -> TensorType:
         whole = self.view.type
-        return TensorType(
-            self.extents, whole.dtype, whole.layout, whole.space, whole.align_bytes
-        )
+        return TensorType(self.extents, whole.dtype, whole.layout, whole.space, whole.align_bytes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,11 @@ def add_scalars(A: T.Tensor(("N",)), B: T.Tensor(("N",)), C: T.Tensor(("N",))):
         C[i] = A[i] + B[i]
 
 
-_OPCODES = {"torch.float32": "add.rn.f32", "torch.float16": "add.rn.f16x2", "torch.bfloat16": "add.rn.bf16x2"}
+_OPCODES = {
+    "torch.float32": "add.rn.f32",
+    "torch.float16": "add.rn.f16x2",
+    "torch.bfloat16": "add.rn.bf16x2",
+}
 
 
 def add(a, b, out=None):

@@ -22,7 +22,7 @@ def prefetch(words, parameter, c, t, plan: T.constexpr):
         T.cuda.tile.apply(
             T.ptx["ld.global.nc." + plan.suffix],
             words.view(plan.word),
-            rows.vectors(parameter, plan).sub[index, :],
+            parameter.sub[index, :],
         )
 
 
@@ -37,9 +37,9 @@ def parameter_chunk(p, words, parameter, c, t, plan: T.constexpr):
 @jit
 def accumulate(x, sums, squares, shift):
     """sums[i] += x[i] - shift, squares[i] += (x[i] - shift) ** 2."""
-    rows.scalars(T.ptx["sub.rn.f32"], x, x, shift)
-    rows.scalars(T.ptx["add.rn.f32"], sums, sums, x)
-    rows.scalars(T.ptx["fma.rn.f32"], squares, x, x, squares)
+    T.cuda.tile.apply(T.ptx["sub.rn.f32"], x, x, shift)
+    T.cuda.tile.apply(T.ptx["add.rn.f32"], sums, sums, x)
+    T.cuda.tile.apply(T.ptx["fma.rn.f32"], squares, x, x, squares)
 
 
 @jit
@@ -100,8 +100,10 @@ def norm_rows(
     row_index = T.cuda.block_idx("x") * plan.rows_per_cta
     row_index = row_index + T.cuda.thread_idx("x") // plan.threads_per_row
     valid = row_index < M
-    source = X.sub[min(row_index, M - 1), :]
-    target = Y.sub[min(row_index, M - 1), :]
+    source = rows.vectors(X.sub[min(row_index, M - 1), :], plan)
+    target = rows.vectors(Y.sub[min(row_index, M - 1), :], plan)
+    weight = None if W is None else rows.vectors(W, plan)
+    bias = None if B is None else rows.vectors(B, plan)
 
     warps = (plan.threads + 31) // 32
     sums = T.alloc_shared((warps,), "float32", layout="default")
@@ -114,8 +116,8 @@ def norm_rows(
     kept = T.alloc_local((plan.register_chunks, plan.vector_elems), X.dtype, layout="default")
     batch = T.alloc_local((plan.batch, plan.vector_elems), X.dtype, layout="default")
     spare = T.alloc_local((plan.vector_elems,), X.dtype, layout="default")
-    x = T.alloc_local((plan.vector_elems,), "float32", layout="default")
-    p = T.alloc_local((plan.vector_elems,), "float32", layout="default")
+    x = T.alloc_local((plan.vector_elems, 1), "float32", layout="default")
+    p = T.alloc_local((plan.vector_elems, 1), "float32", layout="default")
     weights = T.alloc_local((2, plan.vector_elems), X.dtype, layout="default")
     biases = T.alloc_local((2, plan.vector_elems), X.dtype, layout="default")
 
@@ -123,7 +125,7 @@ def norm_rows(
     rows.fill(p, 0.0)
     mean = T.float32(0.0)
     if centered:
-        q = T.alloc_local((plan.vector_elems,), "float32", layout="default")
+        q = T.alloc_local((plan.vector_elems, 1), "float32", layout="default")
         rows.fill(q, 0.0)
         shift = T.float32(0.0)
         for c in T.unroll(plan.chunks):
@@ -146,43 +148,43 @@ def norm_rows(
         mean = shift + drift
         square = max(square - total * drift, 0.0)
         if W is not None:
-            prefetch(weights.sub[0, :], W, 0, t, plan)
+            prefetch(weights.sub[0, :], weight, 0, t, plan)
         if B is not None:
-            prefetch(biases.sub[0, :], B, 0, t, plan)
+            prefetch(biases.sub[0, :], bias, 0, t, plan)
         mean, square = combine_moments(mean, square, t, N, sums, squares, plan)
     else:
         for c in T.unroll(plan.chunks):
             rows.fetch_or(0.0, x, c, kept, batch, staged, source, t, True, plan)
-            rows.scalars(T.ptx["fma.rn.f32"], p, x, x, p)
+            T.cuda.tile.apply(T.ptx["fma.rn.f32"], p, x, x, p)
         square = rows.fold(T.ptx["add.rn.f32"], p, p)
         if W is not None:
-            prefetch(weights.sub[0, :], W, 0, t, plan)
+            prefetch(weights.sub[0, :], weight, 0, t, plan)
         if B is not None:
-            prefetch(biases.sub[0, :], B, 0, t, plan)
+            prefetch(biases.sub[0, :], bias, 0, t, plan)
         square = reduce.threads(square, reduce.add, squares, plan.threads_per_row)
     scale = T.rsqrt(square * (1.0 / N) + eps)
 
     for c in T.unroll(plan.chunks):
         if W is not None:
-            prefetch(weights.sub[(c + 1) % 2, :], W, c + 1, t, plan)
+            prefetch(weights.sub[(c + 1) % 2, :], weight, c + 1, t, plan)
         if B is not None:
-            prefetch(biases.sub[(c + 1) % 2, :], B, c + 1, t, plan)
+            prefetch(biases.sub[(c + 1) % 2, :], bias, c + 1, t, plan)
         rows.fetch_or(0.0, x, c, kept, batch, staged, source, t, False, plan)
         if centered:
-            rows.scalars(T.ptx["sub.rn.f32"], x, x, mean)
+            T.cuda.tile.apply(T.ptx["sub.rn.f32"], x, x, mean)
         rows.fill(p, scale)
         if W is not None:
             if c < plan.full_chunks or t < plan.tail_threads:
-                parameter_chunk(p, weights.sub[c % 2, :], W, c, t, plan)
-                rows.scalars(T.ptx["mul.rn.f32"], p, p, scale)
+                parameter_chunk(p, weights.sub[c % 2, :], weight, c, t, plan)
+                T.cuda.tile.apply(T.ptx["mul.rn.f32"], p, p, scale)
         if B is None:
-            rows.scalars(T.ptx["mul.rn.f32"], x, x, p)
+            T.cuda.tile.apply(T.ptx["mul.rn.f32"], x, x, p)
         else:
-            q = T.alloc_local((plan.vector_elems,), "float32", layout="default")
+            q = T.alloc_local((plan.vector_elems, 1), "float32", layout="default")
             rows.fill(q, 0.0)
             if c < plan.full_chunks or t < plan.tail_threads:
-                parameter_chunk(q, biases.sub[c % 2, :], B, c, t, plan)
-            rows.scalars(T.ptx["fma.rn.f32"], x, x, p, q)
+                parameter_chunk(q, biases.sub[c % 2, :], bias, c, t, plan)
+            T.cuda.tile.apply(T.ptx["fma.rn.f32"], x, x, p, q)
         rows.put(x, c, spare, target, t, valid, plan)
 
 

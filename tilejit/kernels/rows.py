@@ -136,10 +136,13 @@ def to_half(value):
     return T.cast(value, "float16")
 
 
+# Tiles of float32 values have shape (n, 1): n scalars, one register each, ready for ``apply``.
+
+
 @jit
 def widen(words, x):
     """x[i] = words[i] as float32."""
-    T.cuda.tile.ewise(to_float, x, words)
+    T.cuda.tile.ewise(to_float, x.view(x.shape[0]), words)
 
 
 @jit
@@ -147,59 +150,40 @@ def narrow(x, words):
     """words[i] = x[i] rounded to nearest even in the words' dtype, packed in pairs if it can be."""
     count = x.shape[0]
     if words.dtype == T.float32:
-        scalars(T.ptx["mov.b32"], words, x)
+        T.cuda.tile.apply(T.ptx["mov.b32"], words.view(count, 1), x)
     elif count % 2 == 0:
-        packed = words.view("uint32").view(count // 2, 1)
         pairs = x.view(count // 2, 2)
-        high = pairs.sub[:, 1].view(count // 2, 1)
-        low = pairs.sub[:, 0].view(count // 2, 1)
         opcode = "cvt.rn.bf16x2.f32" if words.dtype == T.bfloat16 else "cvt.rn.f16x2.f32"
-        T.cuda.tile.apply(T.ptx[opcode], packed, high, low)
+        T.cuda.tile.apply(
+            T.ptx[opcode],
+            words.view("uint32").view(count // 2, 1),
+            pairs.sub[:, 1:2],
+            pairs.sub[:, 0:1],
+        )
     else:
-        T.cuda.tile.ewise(to_bfloat if words.dtype == T.bfloat16 else to_half, words, x)
-
-
-@jit
-def column(tile):
-    """A tile of n scalars as n one-register operands."""
-    return tile.view(tile.shape[0], 1)
-
-
-@jit
-def operand(value):
-    """A tile as one-register operands; a scalar as it is."""
-    if hasattr(value, "shape"):
-        return column(value)
-    return value
-
-
-@jit
-def scalars(instruction: T.constexpr, dst, a, b=None, c=None):
-    """One scalar instruction per element. Sources are tiles like ``dst`` or scalars."""
-    if b is None:
-        T.cuda.tile.apply(instruction, column(dst), operand(a))
-    elif c is None:
-        T.cuda.tile.apply(instruction, column(dst), operand(a), operand(b))
-    else:
-        T.cuda.tile.apply(instruction, column(dst), operand(a), operand(b), operand(c))
+        T.cuda.tile.ewise(
+            to_bfloat if words.dtype == T.bfloat16 else to_half, words, x.view(count)
+        )
 
 
 @jit
 def fold(instruction: T.constexpr, x, parts):
     """All elements of ``x`` (a power of two of them) combined pairwise by halves; ``parts`` is
     scratch of at least half as many."""
+    half = x.shape[0] // 2
     source = x
-    for _ in T.unroll(x.shape[0].bit_length() - 1):
-        half = source.shape[0] // 2
-        target = parts.sub[0:half]
-        scalars(instruction, target, source.sub[0:half], source.sub[half : 2 * half])
-        source = target
-    return source[0]
+    for _ in T.unroll(half.bit_length()):
+        T.cuda.tile.apply(
+            instruction, parts.sub[0:half], source.sub[0:half], source.sub[half : 2 * half]
+        )
+        source = parts
+        half = half // 2
+    return source[0, 0]
 
 
 @jit
 def fill(x, value):
-    scalars(T.ptx["mov.f32"], x, value)
+    T.cuda.tile.apply(T.ptx["mov.f32"], x, value)
 
 
 @jit
@@ -210,9 +194,10 @@ def vectors(row, plan: T.constexpr):
 
 @jit
 def load(tile, row, first, t, plan: T.constexpr):
-    """Issue the loads of chunks ``first``, ``first + 1``… into the rows of ``tile``, back to back."""
+    """Issue the loads of chunks ``first``, ``first + 1``… into the rows of ``tile``, back to back.
+    Here and below, ``row`` is the row's ``vectors``."""
     count = tile.shape[0]
-    mine = vectors(row, plan).sub[
+    mine = row.sub[
         first * plan.threads_per_row : (first + count) * plan.threads_per_row, :
     ]
     mine = mine.view(count, plan.threads_per_row, plan.words).sub[:, t, :]
@@ -228,7 +213,7 @@ def load_tail(words, row, t, plan: T.constexpr):
     T.cuda.tile.apply(
         T.ptx["ld.global.nc.L1::no_allocate." + plan.suffix],
         words.view(plan.word),
-        vectors(row, plan).sub[index, :],
+        row.sub[index, :],
     )
 
 
@@ -290,10 +275,10 @@ def put(x, c, words, row, t, valid, plan: T.constexpr):
     store = T.ptx["st.global.L1::no_allocate." + plan.suffix]
     if c < plan.full_chunks:
         if valid:
-            T.cuda.tile.apply(store, vectors(row, plan).sub[index, :], words.view(plan.word))
+            T.cuda.tile.apply(store, row.sub[index, :], words.view(plan.word))
     else:
         if t < plan.tail_threads and valid:
-            T.cuda.tile.apply(store, vectors(row, plan).sub[index, :], words.view(plan.word))
+            T.cuda.tile.apply(store, row.sub[index, :], words.view(plan.word))
 
 
 # --- the host side

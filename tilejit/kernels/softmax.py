@@ -20,9 +20,9 @@ LOWEST = -3.4028234663852886e38
 @jit
 def exp2_of_difference(x, top):
     """x[i] = 2 ** ((x[i] - top) * log2(e))."""
-    rows.scalars(T.ptx["sub.rn.f32"], x, x, top)
-    rows.scalars(T.ptx["mul.rn.f32"], x, x, LOG2_E)
-    rows.scalars(T.ptx["ex2.approx.ftz.f32"], x, x)
+    T.cuda.tile.apply(T.ptx["sub.rn.f32"], x, x, top)
+    T.cuda.tile.apply(T.ptx["mul.rn.f32"], x, x, LOG2_E)
+    T.cuda.tile.apply(T.ptx["ex2.approx.ftz.f32"], x, x)
 
 
 @jit
@@ -71,8 +71,8 @@ def softmax_rows(
     row_index = T.cuda.block_idx("x") * plan.rows_per_cta
     row_index = row_index + T.cuda.thread_idx("x") // plan.threads_per_row
     valid = row_index < M
-    source = X.sub[min(row_index, M - 1), :]
-    target = Y.sub[min(row_index, M - 1), :]
+    source = rows.vectors(X.sub[min(row_index, M - 1), :], plan)
+    target = rows.vectors(Y.sub[min(row_index, M - 1), :], plan)
 
     warps = (plan.threads + 31) // 32
     tops = T.alloc_shared((warps,), "float32", layout="default")
@@ -85,8 +85,8 @@ def softmax_rows(
     kept = T.alloc_local((plan.register_chunks, plan.vector_elems), X.dtype, layout="default")
     batch = T.alloc_local((plan.batch, plan.vector_elems), X.dtype, layout="default")
     spare = T.alloc_local((plan.vector_elems,), X.dtype, layout="default")
-    x = T.alloc_local((plan.vector_elems,), "float32", layout="default")
-    parts = T.alloc_local((plan.vector_elems,), "float32", layout="default")
+    x = T.alloc_local((plan.vector_elems, 1), "float32", layout="default")
+    parts = T.alloc_local((plan.vector_elems, 1), "float32", layout="default")
 
     rows.load_kept(kept, source, t, plan)
     top = T.float32(LOWEST)
@@ -103,7 +103,7 @@ def softmax_rows(
     for c in T.unroll(plan.chunks):
         rows.fetch_or(float("-inf"), x, c, kept, batch, staged, source, t, False, plan)
         exp2_of_difference(x, top)
-        rows.scalars(T.ptx["mul.rn.f32"], x, x, scale)
+        T.cuda.tile.apply(T.ptx["mul.rn.f32"], x, x, scale)
         rows.put(x, c, spare, target, t, valid, plan)
 
 
