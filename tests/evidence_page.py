@@ -31,7 +31,9 @@ def page() -> str:
     for name, family in sorted(FAMILIES.items()):
         forms = spelling.forms_of_family(name)
         targets = Counter(form.min_target for form in forms)
-        listed = ", ".join(f"{target}: {count}" for target, count in sorted(targets.items()))
+        listed = ", ".join(
+            f"{target.replace('|', ' or ')}: {count}" for target, count in sorted(targets.items())
+        )
         tile = sum(form.tile for form in forms)
         meaning = "yes" if family.execute is not None else "no"
         lines.append(f"| {name} | {len(forms)} | {tile} | {listed or '–'} | {meaning} |")

@@ -122,7 +122,7 @@ UNDOCUMENTED = re.compile(
     r"|(ld|st)\..*L2::evict.*"  # L2 priority beside a cache operator
     r"|(ld|st|atom|red)\.(?!.*(global|shared|local)).*"  # generic addresses
     r"|(prefetch|discard|applypriority|createpolicy\.range)\.(?!global|local|.*\.global).*"
-    r"|(mapa|getctarank)\.u(32|64)|fence\.(cta|cluster|gpu|sys)|testp\.f(32|64)"
+    r"|getctarank\.u(32|64)|fence\.(cta|cluster|gpu|sys)|testp\.f(32|64)"
 )
 
 

@@ -57,14 +57,20 @@ def evaluate(lw: Lowering, node: ast.expr) -> Any:
             refuse_node(lw, node)
         try:
             return handler(lw, node)
-        except TileError as error:
-            if all(d.span for d in error.diagnostics):
-                raise
-            raise attach_span(error, lw.span(node)) from None
-        except LayoutError as error:
-            lw.refuse("view", str(error), node)
-        except SpellingError as error:
-            lw.refuse("spelling", error.message, node, help=error.help)
+        except (TileError, LayoutError, SpellingError) as error:
+            place(lw, node, error)
+
+
+def place(lw: Lowering, node: ast.AST, error: TileError | LayoutError | SpellingError) -> NoReturn:
+    """Raises ``error`` as a diagnostic at ``node``, unless it has a place already. Called while the
+    error is being handled."""
+    if isinstance(error, LayoutError):
+        lw.refuse("view", str(error), node)
+    if isinstance(error, SpellingError):
+        lw.refuse("spelling", error.message, node, help=error.help)
+    if all(d.span for d in error.diagnostics):
+        raise error
+    raise attach_span(error, lw.span(node)) from None
 
 
 def refuse_node(lw: Lowering, node: ast.AST) -> NoReturn:

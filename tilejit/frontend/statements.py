@@ -11,7 +11,7 @@ import ast
 from collections.abc import Callable
 from typing import Any
 
-from tilejit.errors import TileError, attach_span
+from tilejit.errors import TileError
 from tilejit.frontend import control, env, names, operators, tensors
 from tilejit.frontend.expressions import (
     BINARY,
@@ -19,6 +19,7 @@ from tilejit.frontend.expressions import (
     evaluate_all,
     iterate,
     local_function,
+    place,
     settle_all,
     subscript,
 )
@@ -44,14 +45,8 @@ def run_statement(lw: Lowering, node: ast.stmt, rest: list[ast.stmt]) -> Flow:
                     "syntax", f"{what} is not part of the kernel language", node, help=instead
                 )
             return handler(lw, node) or FALLS
-        except TileError as error:
-            if all(d.span for d in error.diagnostics):
-                raise
-            raise attach_span(error, lw.span(node)) from None
-        except LayoutError as error:
-            lw.refuse("view", str(error), node)
-        except SpellingError as error:
-            lw.refuse("spelling", error.message, node, help=error.help)
+        except (TileError, LayoutError, SpellingError) as error:
+            place(lw, node, error)
 
 
 # --- assignment

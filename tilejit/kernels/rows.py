@@ -51,6 +51,11 @@ class RowPlan:
         return self.chunks - self.register_chunks - self.shared_chunks
 
     @property
+    def whole(self) -> bool:
+        """Every thread keeps its whole part of the row in registers, and all parts are alike."""
+        return self.tail_threads == 0 and self.register_chunks == self.full_chunks
+
+    @property
     def vector_bytes(self) -> int:
         return self.elem_bytes * self.vector_elems
 
@@ -168,16 +173,21 @@ def narrow(x, words):
 
 @jit
 def fold(instruction: T.constexpr, x, parts):
-    """All elements of ``x`` (a power of two of them) combined pairwise by halves; ``parts`` is
+    """All elements of ``x`` combined pairwise by halves (an odd one joins the first); ``parts`` is
     scratch of at least half as many."""
-    half = x.shape[0] // 2
+    count = x.shape[0]
     source = x
-    for _ in T.unroll(half.bit_length()):
+    for _ in T.unroll((count - 1).bit_length()):
+        half = count // 2
         T.cuda.tile.apply(
             instruction, parts.sub[0:half], source.sub[0:half], source.sub[half : 2 * half]
         )
+        if count % 2 == 1:
+            T.cuda.tile.apply(
+                instruction, parts.sub[0:1], parts.sub[0:1], source.sub[count - 1 : count]
+            )
         source = parts
-        half = half // 2
+        count = half
     return source[0, 0]
 
 
@@ -265,6 +275,15 @@ def fetch_or(neutral, x, c, kept, batch, staged, row, t, first: T.constexpr, pla
             fetch(x, c, kept, batch, staged, row, t, first, plan)
         else:
             fill(x, neutral)
+
+
+@jit
+def put_kept(kept, row, t, plan: T.constexpr):
+    """Store a ``whole`` part of the row, back to back."""
+    mine = row.view(plan.full_chunks, plan.threads_per_row, plan.words).sub[:, t, :]
+    T.cuda.tile.apply(
+        T.ptx["st.global.L1::no_allocate." + plan.suffix], mine, kept.view(plan.word)
+    )
 
 
 @jit

@@ -77,18 +77,44 @@ def softmax_rows(
     warps = (plan.threads + 31) // 32
     tops = T.alloc_shared((warps,), "float32", layout="default")
     sums = T.alloc_shared((warps,), "float32", layout="default")
+    kept = T.alloc_local((plan.register_chunks, plan.vector_elems), X.dtype, layout="default")
+    rows.load_kept(kept, source, t, plan)
+    if plan.whole:
+        softmax_of_registers(kept, target, t, valid, tops, sums, plan)
+    else:
+        softmax_in_chunks(kept, source, target, t, valid, tops, sums, plan)
+
+
+@jit
+def softmax_of_registers(kept, target, t, valid, tops, sums, plan: T.constexpr):
+    """One exponential per element: relative to the thread's maximum, rescaled with the result."""
+    count = plan.register_chunks * plan.vector_elems
+    x = T.alloc_local((count, 1), "float32", layout="default")
+    parts = T.alloc_local(((count + 1) // 2, 1), "float32", layout="default")
+    rows.widen(kept.view(count), x)
+    own_top = max(T.float32(LOWEST), rows.fold(T.ptx["max.f32"], x, parts))
+    exp2_of_difference(x, own_top)
+    total = rows.fold(T.ptx["add.rn.f32"], x, parts)
+    top, total = combine(own_top, total, tops, sums, plan)
+    T.cuda.tile.apply(T.ptx["mul.rn.f32"], x, x, rescale(1.0 / total, own_top, top))
+    rows.narrow(x, kept.view(count))
+    if valid:
+        rows.put_kept(kept, target, t, plan)
+
+
+@jit
+def softmax_in_chunks(kept, source, target, t, valid, tops, sums, plan: T.constexpr):
+    """Two passes over chunks of one vector per thread: maximum and sum, then the result."""
     staged = None
     if plan.shared_chunks > 0:
         staged = T.alloc_shared(
             (plan.shared_chunks, plan.threads, plan.words), plan.word, layout="default"
         )
-    kept = T.alloc_local((plan.register_chunks, plan.vector_elems), X.dtype, layout="default")
-    batch = T.alloc_local((plan.batch, plan.vector_elems), X.dtype, layout="default")
-    spare = T.alloc_local((plan.vector_elems,), X.dtype, layout="default")
+    batch = T.alloc_local((plan.batch, plan.vector_elems), kept.dtype, layout="default")
+    spare = T.alloc_local((plan.vector_elems,), kept.dtype, layout="default")
     x = T.alloc_local((plan.vector_elems, 1), "float32", layout="default")
     parts = T.alloc_local((plan.vector_elems, 1), "float32", layout="default")
 
-    rows.load_kept(kept, source, t, plan)
     top = T.float32(LOWEST)
     total = T.float32(0.0)
     for c in T.unroll(plan.chunks):

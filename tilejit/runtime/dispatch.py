@@ -109,6 +109,12 @@ class _Writer:
         self.key: list[str] = []
         self.values: list[str] = []
         self._sizes: dict[str, str] = {}
+        self._varying = {
+            p.annotation.shape[d].name
+            for p in params
+            if p.kind == "tensor"
+            for d in dynamic_dims(p.annotation)
+        }
         for i, param in enumerate(params):
             if param.kind == "constexpr":
                 self._constexpr(param.name)
@@ -134,10 +140,10 @@ class _Writer:
         if dynamic_dims(param.annotation):
             lines, key, values = self._shaped(i, param)
         else:
-            lines, key = (
-                [f"__v{i} = {param.name}.data_ptr()"],
-                _static_key(param.name, i, _mask(param)),
-            )
+            lines = [f"__v{i} = {param.name}.data_ptr()"]
+            for d, dim in enumerate(getattr(param.annotation, "shape", None) or ()):
+                lines += self._same_size(dim, f"{param.name}.shape[{d}]")
+            key = _static_key(param.name, i, _mask(param))
             values = [f"__v{i}"]
         self.values += values
         if not nullable:
@@ -161,15 +167,20 @@ class _Writer:
         key = [f"{name}.dtype", f"len(__s{i})", f"__v{i} & {_mask(param)}", f"{name}.get_device()"]
         for d, dim in enumerate(param.annotation.shape):
             size = f"__s{i}[{d}]"
-            if d in dynamic:
-                first = self._sizes.setdefault(dim.name, size)
-                if first != size:
-                    lines.append(f"if {first} != {size}: raise __Miss")
-            else:
+            lines += self._same_size(dim, size)
+            if d not in dynamic:
                 key.append(size)
             follows = any(e > d for e in dynamic)
             key.append(f"__t{i}[{d}] == 0" if follows else f"__t{i}[{d}]")
         return lines, key, [f"__v{i}", f"__s{i}", f"__t{i}"]
+
+    def _same_size(self, dim: Any, size: str) -> list[str]:
+        """The test that a dimension named like a dynamic one has its size."""
+        name = dim if isinstance(dim, str) else getattr(dim, "name", None)
+        if name not in self._varying:
+            return []
+        first = self._sizes.setdefault(name, size)
+        return [] if first == size else [f"if {first} != {size}: raise __Miss"]
 
     def _open(self, i: int, name: str) -> None:
         """No annotation: a tensor, None, or a number."""

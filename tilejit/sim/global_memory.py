@@ -176,54 +176,40 @@ class GlobalMemory(Memory):
         if buffer.bytes.size < nbytes:
             bad[:] = True
         if bad.any():
-            self._out_of_bounds(buffer, offsets, nbytes, lanes, site, at, bad)
+            offset = int(offsets[bad][0])
+            what = (
+                f"{site.verb} bytes [{offset}, {offset + nbytes}) of `{buffer.name}`, which has "
+                f"{buffer.bytes.size} bytes"
+            )
+            self._refuse(buffer, what, offsets, lanes, site, at, bad)
             at = np.flatnonzero(~bad) if at is None else at[~bad]
             offsets = offsets[~bad]
         if buffer.valid is not None and offsets.size:
             whole = buffer.valid[offsets[:, None] + np.arange(nbytes)]
             inside = np.asarray(whole.all(axis=1))
             if not inside.all():
-                self._in_gap(buffer, offsets, nbytes, lanes, site, at, ~inside)
+                what = (
+                    f"{site.verb} {nbytes} bytes between the elements of `{buffer.name}`: its "
+                    "strides leave them to nobody"
+                )
+                self._refuse(buffer, what, offsets, lanes, site, at, ~inside)
                 at = np.flatnonzero(inside) if at is None else at[inside]
                 offsets = offsets[inside]
         return [(self.windows[buffer.name], at, offsets)] if offsets.size else []
 
-    def _out_of_bounds(
+    def _refuse(
         self,
         buffer: GlobalBuffer,
+        what: str,
         offsets: Ints,
-        nbytes: int,
         lanes: Lanes,
         site: Site,
         at: Ints | None,
         bad: Bools,
     ) -> None:
+        """Reports the lanes ``bad`` of the lanes ``at``."""
         wrong = np.flatnonzero(bad)
-        offset = int(offsets[wrong[0]])
-        what = (
-            f"{site.verb} bytes [{offset}, {offset + nbytes}) of `{buffer.name}`, which has "
-            f"{buffer.bytes.size} bytes"
-        )
-        window = self.windows[buffer.name]
-        self.report("sim/out-of-bounds", what, site, lanes, original(at, wrong), window, offset)
-
-    def _in_gap(
-        self,
-        buffer: GlobalBuffer,
-        offsets: Ints,
-        nbytes: int,
-        lanes: Lanes,
-        site: Site,
-        at: Ints | None,
-        bad: Bools,
-    ) -> None:
-        wrong = np.flatnonzero(bad)
-        offset = int(offsets[wrong[0]])
-        what = (
-            f"{site.verb} {nbytes} bytes between the elements of `{buffer.name}`: its strides "
-            "leave them to nobody"
-        )
-        window = self.windows[buffer.name]
+        window, offset = self.windows[buffer.name], int(offsets[wrong[0]])
         self.report("sim/out-of-bounds", what, site, lanes, original(at, wrong), window, offset)
 
     def _no_buffer(self, addresses: Ints, nbytes: int, lanes: Lanes, site: Site, at: Ints) -> None:
