@@ -218,12 +218,9 @@ def assert_close(form: Form, got: np.ndarray, expected: np.ndarray) -> None:
         {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64"}[part]
     )
     a, b = (np.asarray(numeric.to_value(x.view(word), dtype), np.float64) for x in (got, expected))
-    loose = {
-        "f16": 2**-9,
-        "bf16": 2**-6,
-        "f32": 2**-10 if form.mnemonic == "tanh" else 2**-20,
-        "f64": 2**-18,
-    }[part]
+    loose = {"f16": 2**-9, "bf16": 2**-6, "f32": 2**-20, "f64": 2**-18}[part]
+    if part == "f32":  # PTX ISA: bounds on the absolute error, sin and cos beyond pi
+        loose = {"tanh": 2**-10, "sin": 2**-14, "cos": 2**-14}.get(form.mnemonic, loose)
     assert np.allclose(a, b, rtol=loose, atol=loose, equal_nan=True), np.abs(a - b).max()
 
 

@@ -238,17 +238,18 @@ def test_a_changed_global_never_meets_the_old_plan(machine: Gpu) -> None:
     k = jit(reads_global, steps)
     x = cuda_tensor(8)
     old = warm(machine, k, x).function
-    call = k.__call__
+    held = k.__call__  # the function made while THING was 1
     try:
         globals()["THING"] = 2
         new = warm(machine, k, x).function
         assert new is not old and len(steps.compiled) == 2
-        del globals()["THING"]
-        k(x)
-        assert len(steps.compiled) == 3
+        held(x)
+        assert machine.recorder.launches[-1].function is new
         globals()["THING"] = 1
-        call(x)
-        assert len(steps.compiled) == 4
+        held(x)
+        assert machine.recorder.launches[-1].function is not new
+        k(x)
+        assert machine.recorder.launches[-1].function is not new
     finally:
         globals()["THING"] = 1
 
@@ -380,11 +381,11 @@ def test_keywords_defaults_and_bad_calls(machine: Gpu) -> None:
     warm(machine, k, a["X"], a["D"], 1, 2, a["B"])
     assert len(k.variants) == 1
     for args, keywords, code in [
-        ((), {}, "missing"), (a.values(), {"W": 4}, "twice"), (a.values(), {"Z": 4}, "unknown"),
+        ((), {}, "missing"), (a.values(), {"W": 4}, "twice|multiple values"), (a.values(), {"Z": 4}, "unknown"),
         ((*a.values(), 1), {}, "too-many"), ((a["X"], None, 1, 2), {}, "none"),
         ((a["X"], 3, 1, 2), {}, "tensor"),
     ]:  # fmt: skip
-        with pytest.raises(LaunchError, match=code):
+        with pytest.raises((LaunchError, TypeError), match=code):
             k(*args, **keywords)
 
 
@@ -421,8 +422,10 @@ def test_fresh_compile_time_objects_do_not_pile_up(machine: Gpu) -> None:
     if machine.uses_c:
         assert type(k).__call__.records <= 64
         k(**usual())
-        for _ in range(3):
+        for _ in range(100):  # learning costs what so many misses earn
             k(**usual())
+        for _ in range(100):
+            k(**usual(W=(4, (1.0, "a"))))
         assert warm(machine, k, **usual(W=(4, (1.0, "a"))))
         before = through_c(machine)
         k(**usual(W=(int("4"), (float("1"), "a"))))
@@ -469,13 +472,13 @@ def test_nothing_leaks() -> None:
         g.recorder.launches = Sink()
         kernel = jit(k, Steps(grid=lambda v: (v["M"],)))
         x, const, big = cuda_tensor(4, 8), (1, "a"), 2**40
-        plain = jit(reads_global)
+        plain, y = jit(reads_global), cuda_tensor(8)
 
         def round_(calls: int) -> None:
             for _ in range(calls):
                 kernel(x, big, const)
                 kernel(x, s=big, W=const)
-                plain[2](x)
+                plain[2](y)
 
         round_(200)
         counts = [sys.getrefcount(o) for o in (x, const, big, None.__class__)]

@@ -78,6 +78,73 @@ def combine_moments(mean, m2, t, N, sums, squares, plan: T.constexpr):
 
 
 @jit
+def half_squares(x, parts):
+    """parts[i] = x[i]**2 + x[i + half]**2: half of a sum of squares, in half the registers."""
+    half = x.shape[0] // 2
+    low, high = x.sub[0:half], x.sub[half : 2 * half]
+    T.cuda.tile.apply(T.ptx["mul.rn.f32"], parts, low, low)
+    T.cuda.tile.apply(T.ptx["fma.rn.f32"], parts, high, high, parts)
+
+
+@jit
+def sum_of_squares(x, parts):
+    if x.shape[0] == 1:
+        return x[0, 0] * x[0, 0]
+    half_squares(x, parts)
+    total = rows.fold(T.ptx["add.rn.f32"], parts, parts)
+    if x.shape[0] % 2 == 1:
+        last = x[x.shape[0] - 1, 0]
+        total = T.fma(last, last, total)
+    return total
+
+
+@jit
+def moments_of_registers(x, t, N, sums, squares, centered: T.constexpr, plan: T.constexpr):
+    """(mean, sum of squared differences) of a row whose values are all in ``x``; where ``centered``,
+    ``x`` becomes the differences from the mean."""
+    count = x.shape[0]
+    parts = T.alloc_local((max(1, count // 2), 1), "float32", layout="default")
+    if not centered:
+        square = sum_of_squares(x, parts)
+        return T.float32(0.0), reduce.threads(square, reduce.add, squares, plan.threads_per_row)
+    own_mean = rows.fold(T.ptx["add.rn.f32"], x, parts) * (1.0 / count)
+    T.cuda.tile.apply(T.ptx["sub.rn.f32"], x, x, own_mean)
+    square = sum_of_squares(x, parts)
+    mean, square = combine_moments(own_mean, square, t, N, sums, squares, plan)
+    T.cuda.tile.apply(T.ptx["add.rn.f32"], x, x, own_mean - mean)
+    return mean, square
+
+
+@jit
+def moments_in_chunks(
+    kept, batch, staged, x, p, source, t, N, sums, squares, centered: T.constexpr, plan: T.constexpr
+):
+    """(mean, sum of squared differences) of a row read chunk by chunk, once."""
+    rows.fill(p, 0.0)
+    if not centered:
+        for c in T.unroll(plan.chunks):
+            rows.fetch_or(0.0, x, c, kept, batch, staged, source, t, True, plan)
+            T.cuda.tile.apply(T.ptx["fma.rn.f32"], p, x, x, p)
+        square = rows.fold(T.ptx["add.rn.f32"], p, p)
+        return T.float32(0.0), reduce.threads(square, reduce.add, squares, plan.threads_per_row)
+    q = T.alloc_local((plan.vector_elems, 1), "float32", layout="default")
+    rows.fill(q, 0.0)
+    shift = T.float32(0.0)
+    for c in T.unroll(plan.chunks):
+        if c < plan.full_chunks or t < plan.tail_threads:
+            rows.fetch(x, c, kept, batch, staged, source, t, True, plan)
+            if c == 0:
+                shift = rows.fold(T.ptx["add.rn.f32"], x, q) * (1.0 / plan.vector_elems)
+                rows.fill(q, 0.0)
+            accumulate(x, p, q, shift)
+    total = rows.fold(T.ptx["add.rn.f32"], p, p)
+    square = rows.fold(T.ptx["add.rn.f32"], q, q)
+    drift = total / max(elements_of(t, 1, plan), 1.0)
+    square = max(square - total * drift, 0.0)
+    return combine_moments(shift + drift, square, t, N, sums, squares, plan)
+
+
+@jit
 def norm_rows(
     X: T.Tensor(("M", "N")),
     Y: T.Tensor(("M", "N")),
@@ -118,50 +185,24 @@ def norm_rows(
     spare = T.alloc_local((plan.vector_elems,), X.dtype, layout="default")
     x = T.alloc_local((plan.vector_elems, 1), "float32", layout="default")
     p = T.alloc_local((plan.vector_elems, 1), "float32", layout="default")
+    q = T.alloc_local((plan.vector_elems, 1), "float32", layout="default")
     weights = T.alloc_local((2, plan.vector_elems), X.dtype, layout="default")
     biases = T.alloc_local((2, plan.vector_elems), X.dtype, layout="default")
 
     rows.load_kept(kept, source, t, plan)
-    rows.fill(p, 0.0)
-    mean = T.float32(0.0)
-    if centered:
-        q = T.alloc_local((plan.vector_elems, 1), "float32", layout="default")
-        rows.fill(q, 0.0)
-        shift = T.float32(0.0)
-        for c in T.unroll(plan.chunks):
-            if c < plan.full_chunks:
-                rows.fetch(x, c, kept, batch, staged, source, t, True, plan)
-                if c == 0:
-                    shift = rows.fold(T.ptx["add.rn.f32"], x, q) * (1.0 / plan.vector_elems)
-                    rows.fill(q, 0.0)
-                accumulate(x, p, q, shift)
-            else:
-                if t < plan.tail_threads:
-                    rows.fetch(x, c, kept, batch, staged, source, t, True, plan)
-                    if c == 0:
-                        shift = rows.fold(T.ptx["add.rn.f32"], x, q) * (1.0 / plan.vector_elems)
-                        rows.fill(q, 0.0)
-                    accumulate(x, p, q, shift)
-        total = rows.fold(T.ptx["add.rn.f32"], p, p)
-        square = rows.fold(T.ptx["add.rn.f32"], q, q)
-        drift = total / max(elements_of(t, 1, plan), 1.0)
-        mean = shift + drift
-        square = max(square - total * drift, 0.0)
-        if W is not None:
-            prefetch(weights.sub[0, :], weight, 0, t, plan)
-        if B is not None:
-            prefetch(biases.sub[0, :], bias, 0, t, plan)
-        mean, square = combine_moments(mean, square, t, N, sums, squares, plan)
+    if W is not None:
+        prefetch(weights.sub[0, :], weight, 0, t, plan)
+    if B is not None:
+        prefetch(biases.sub[0, :], bias, 0, t, plan)
+    if plan.whole:
+        count = plan.register_chunks * plan.vector_elems
+        wide = T.alloc_local((count, 1), "float32", layout="default")
+        rows.widen(kept.view(count), wide)
+        mean, square = moments_of_registers(wide, t, N, sums, squares, centered, plan)
     else:
-        for c in T.unroll(plan.chunks):
-            rows.fetch_or(0.0, x, c, kept, batch, staged, source, t, True, plan)
-            T.cuda.tile.apply(T.ptx["fma.rn.f32"], p, x, x, p)
-        square = rows.fold(T.ptx["add.rn.f32"], p, p)
-        if W is not None:
-            prefetch(weights.sub[0, :], weight, 0, t, plan)
-        if B is not None:
-            prefetch(biases.sub[0, :], bias, 0, t, plan)
-        square = reduce.threads(square, reduce.add, squares, plan.threads_per_row)
+        mean, square = moments_in_chunks(
+            kept, batch, staged, x, p, source, t, N, sums, squares, centered, plan
+        )
     scale = T.rsqrt(square * (1.0 / N) + eps)
 
     for c in T.unroll(plan.chunks):
@@ -169,21 +210,23 @@ def norm_rows(
             prefetch(weights.sub[(c + 1) % 2, :], weight, c + 1, t, plan)
         if B is not None:
             prefetch(biases.sub[(c + 1) % 2, :], bias, c + 1, t, plan)
-        rows.fetch_or(0.0, x, c, kept, batch, staged, source, t, False, plan)
-        if centered:
-            T.cuda.tile.apply(T.ptx["sub.rn.f32"], x, x, mean)
+        if plan.whole:
+            x = wide.sub[c * plan.vector_elems : (c + 1) * plan.vector_elems]
+        else:
+            rows.fetch_or(0.0, x, c, kept, batch, staged, source, t, False, plan)
+            if centered:
+                T.cuda.tile.apply(T.ptx["sub.rn.f32"], x, x, mean)
         rows.fill(p, scale)
-        if W is not None:
-            if c < plan.full_chunks or t < plan.tail_threads:
+        rows.fill(q, 0.0)
+        if c < plan.full_chunks or t < plan.tail_threads:
+            if W is not None:
                 parameter_chunk(p, weights.sub[c % 2, :], weight, c, t, plan)
                 T.cuda.tile.apply(T.ptx["mul.rn.f32"], p, p, scale)
+            if B is not None:
+                parameter_chunk(q, biases.sub[c % 2, :], bias, c, t, plan)
         if B is None:
             T.cuda.tile.apply(T.ptx["mul.rn.f32"], x, x, p)
         else:
-            q = T.alloc_local((plan.vector_elems, 1), "float32", layout="default")
-            rows.fill(q, 0.0)
-            if c < plan.full_chunks or t < plan.tail_threads:
-                parameter_chunk(q, biases.sub[c % 2, :], bias, c, t, plan)
             T.cuda.tile.apply(T.ptx["fma.rn.f32"], x, x, p, q)
         rows.put(x, c, spare, target, t, valid, plan)
 

@@ -20,7 +20,7 @@
 #error "records are guarded by the GIL"
 #endif
 
-enum { MAX_ARGS = 64, MAX_SLOTS = 256, MAX_RECORDS = 64, CREDIT = 256 };
+enum { MAX_ARGS = 64, MAX_SLOTS = 256, MAX_RECORDS = 64, LEARNING_COSTS = 64, MOST_CREDIT = 256 * LEARNING_COSTS };
 
 /* --- DLPack 1.x and the driver, as much as is used */
 
@@ -398,7 +398,8 @@ typedef struct {
     Watched *watched;
     Equal *equals;
     Record *records[MAX_RECORDS]; /* latest first */
-    int credit;                   /* how many records may still be learned before one is hit */
+    int credit; /* spent on learning, earned by hits (and slowly by misses): no call pattern can make
+                   every call pay for learning */
     long long hits;
 } Launcher;
 
@@ -525,7 +526,18 @@ static Record *find(Launcher *l, const Seen *seen, PyObject *table)
     return NULL;
 }
 
-typedef enum { DONE, ERROR, PYTHON } Outcome;
+static void forget(Launcher *l, Record *r)
+{
+    for (Py_ssize_t i = 0; i < l->record_count; i++) {
+        if (l->records[i] != r) continue;
+        l->record_count--;
+        memmove(l->records + i, l->records + i + 1, (size_t)(l->record_count - i) * sizeof *l->records);
+        Py_DECREF(r);
+        return;
+    }
+}
+
+typedef enum { DONE, ERROR, PYTHON, OUTGROWN } Outcome;
 
 static Outcome read_grid(const Record *r, PyObject *grid, uint32_t *out)
 {
@@ -535,7 +547,8 @@ static Outcome read_grid(const Record *r, PyObject *grid, uint32_t *out)
         int overflow;
         if (!PyLong_CheckExact(part)) return PYTHON;
         long long extent = PyLong_AsLongLongAndOverflow(part, &overflow);
-        if (overflow || extent <= 0 || extent > (long long)r->bound[axis]) return PYTHON;
+        if (overflow || extent <= 0) return PYTHON;
+        if (extent > (long long)r->bound[axis]) return OUTGROWN;
         out[axis] = (uint32_t)extent;
     }
     return DONE;
@@ -639,7 +652,7 @@ static void learn(Launcher *l, PyObject *entry, PyObject *const *values, PyObjec
 {
     Seen seen[MAX_ARGS];
     PyObject *stack[MAX_ARGS + 1];
-    l->credit--;
+    l->credit -= LEARNING_COSTS;
     if (!look_at_all(l, values, seen) || find(l, seen, table)) return;
     Record *r = record_new(l->params, l->count, seen, table);
     if (!r) goto failed;
@@ -681,22 +694,31 @@ static PyObject *launcher_call(PyObject *self, PyObject *const *args, size_t fla
         if (r) {
             Py_INCREF(r);
             Outcome outcome = launch(l, r, args[0], values, seen);
-            Py_DECREF(r);
             if (outcome == DONE) {
+                Py_DECREF(r);
                 l->hits++;
-                if (l->credit < CREDIT) l->credit++;
+                if (l->credit < MOST_CREDIT) l->credit += LEARNING_COSTS;
                 Py_DECREF(table);
                 Py_RETURN_NONE;
             }
             if (outcome == ERROR) {
+                Py_DECREF(r);
                 Py_DECREF(table);
                 return NULL;
             }
-            readable = 0; /* known already: nothing to learn */
+            if (outcome == OUTGROWN) {
+                forget(l, r); /* Python makes a plan for larger grids, which replaces this one */
+            } else {
+                readable = 0; /* nothing to learn */
+            }
+            Py_DECREF(r);
         }
     }
     result = PyObject_Vectorcall(l->python, args, (size_t)given, names);
-    if (result == Py_None && readable && l->credit > 0) learn(l, args[0], values, table);
+    if (result == Py_None && readable) {
+        l->credit++;
+        if (l->credit >= LEARNING_COSTS) learn(l, args[0], values, table);
+    }
     Py_XDECREF(table);
     return result;
 }
@@ -818,7 +840,7 @@ static PyObject *launcher_new(PyTypeObject *type, PyObject *args, PyObject *keyw
     l->parameter_class = Py_NewRef(parameter_class);
     l->read_tensor = (ReadTensor)(uintptr_t)read_tensor;
     l->read_stream = (ReadStream)(uintptr_t)read_stream;
-    l->credit = CREDIT;
+    l->credit = MOST_CREDIT;
     l->params = PyMem_Calloc((size_t)count + 1, sizeof(Param));
     l->watched = PyMem_Calloc((size_t)places + 1, sizeof(Watched));
     l->equals = PyMem_Calloc((size_t)equal_bytes + 1, 1);

@@ -11,6 +11,7 @@ Not here: what ``slow`` does (``jit``), how a plan launches (``plan``).
 
 from __future__ import annotations
 
+import itertools
 import struct
 import threading
 from collections.abc import Callable, Sequence
@@ -106,7 +107,7 @@ class _Writer:
 
     def __init__(self, params: Sequence[Param], nullable: frozenset[str]):
         self.lines: list[str] = []
-        self.key: list[str] = []
+        self.key: list[str] = ["__generation"]
         self.values: list[str] = []
         self._sizes: dict[str, str] = {}
         self._varying = {
@@ -222,6 +223,9 @@ def _width(name: str) -> list[str]:
 
 # --- the functions
 
+_generations = itertools.count()
+"""In every key: a function made for old outside values, still held somewhere, finds nothing new."""
+
 
 class Dispatch:
     """The generated functions of one kernel.
@@ -252,6 +256,7 @@ class Dispatch:
             "__tensors": self.tensor_classes,
             "__numbers": _NUMBERS,
             "__table": table,
+            "__generation": next(_generations),
         }
         changed = source_lines(watched, namespace)
         for i, param in enumerate(params):
