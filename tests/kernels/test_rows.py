@@ -132,11 +132,11 @@ def test_add(device: str, count: int, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("width", [1, 5, 8, 1023, 1024, 1025, 16384, 65536, 65537, 262144])
 @pytest.mark.parametrize("elem_bytes", [2, 4])
 @pytest.mark.parametrize("align_bytes", [4, 8, 16])
-@pytest.mark.parametrize("parameters", [False, True])
+@pytest.mark.parametrize("kernel", ["softmax", "rms_norm", "layer_norm"])
 def test_a_plan_covers_the_row_once(
-    width: int, elem_bytes: int, align_bytes: int, parameters: bool
+    width: int, elem_bytes: int, align_bytes: int, kernel: rows.Kernel
 ) -> None:
-    plan = rows.plan_rows(width, elem_bytes, align_bytes, parameters)
+    plan = rows.plan_rows(width, elem_bytes, align_bytes, kernel)
     assert plan.vectors_per_row * plan.vector_elems == width
     assert plan.vector_bytes <= min(16, align_bytes)
     assert 32 <= plan.threads <= 1024 and plan.threads % 32 == 0
@@ -144,3 +144,20 @@ def test_a_plan_covers_the_row_once(
     assert plan.streamed_chunks >= 0
     limit = rows.SHARED_BYTES_TWO_CTAS if plan.min_blocks > 1 else rows.SHARED_BYTES_ONE_CTA
     assert plan.shared_chunks * plan.vector_bytes * plan.threads <= limit
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("width", [33, 1000, 1024, 4096, 16384, 32768, 65536])
+def test_no_register_of_a_row_kernel_spills(width: int, dtype: torch.dtype) -> None:
+    x, y = torch.empty(4, width, dtype=dtype), torch.empty(4, width, dtype=dtype)
+    w = torch.empty(width, dtype=dtype)
+    compiled = [
+        softmax.softmax_rows.compile(x, y, rows.plan_for("softmax", x, y), target="sm_90a"),
+        norm.norm_rows.compile(
+            x, y, w, None, 1e-5, False, rows.plan_for("rms_norm", x, y), target="sm_90a"
+        ),
+        norm.norm_rows.compile(
+            x, y, w, w, 1e-5, True, rows.plan_for("layer_norm", x, y), target="sm_90a"
+        ),
+    ]
+    assert [(k.stats.spill_bytes, k.stats.local_bytes) for k in compiled] == [(0, 0)] * 3

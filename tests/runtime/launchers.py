@@ -37,7 +37,9 @@ class DLTensor(ctypes.Structure):
 
 
 READ = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(DLTensor))
-STREAM = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.POINTER(ctypes.c_void_p))
+STREAM = ctypes.PYFUNCTYPE(
+    ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.POINTER(ctypes.c_void_p)
+)
 LAUNCH = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p
 )
@@ -100,7 +102,9 @@ def launcher(which: str) -> Iterator[None]:
         with mock.patch.object(native, "_module", None):
             yield
         return
-    fake = native.Exchange((fakes.CudaTensor, torch.nn.Parameter), address_of(read), address_of(stream))
+    fake = native.Exchange(
+        (fakes.CudaTensor, torch.nn.Parameter), address_of(read), address_of(stream)
+    )
     with mock.patch.object(native, "_module", _launcher):
         with mock.patch.object(native, "exchange", lambda: fake):
             with mock.patch.object(fakes, "Recorder", Recorder):

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.runtime import launchers
-from tests.runtime.test_launch import *
+from tests.runtime.test_launch import *  # noqa: F403
 
 pytestmark = launchers.needs_c
 

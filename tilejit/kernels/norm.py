@@ -248,7 +248,7 @@ def _norm(x, weight, bias, eps, out, *, centered):
     if out is None:
         out = torch.empty_like(x)
     parameters = [p.view(1, -1) for p in (weight, bias) if p is not None]
-    plan = rows.plan_for(x, out, *parameters)
+    plan = rows.plan_for("layer_norm" if centered else "rms_norm", x, out, *parameters)
     if plan is not None:
         norm_rows(x, out, weight, bias, eps, centered, plan)
     return out

@@ -12,12 +12,38 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from math import inf
+from typing import Literal
 
 from tilejit import T, jit
 
 SHARED_BYTES_ONE_CTA = 200 * 1024
 SHARED_BYTES_TWO_CTAS = 112 * 1024
-"""Shared memory a CTA takes for its row, with one or two CTAs on an SM of 227 KiB."""
+"""Shared memory a CTA takes for its row, with one or more CTAs on an SM of 227 KiB."""
+
+Kernel = Literal["softmax", "rms_norm", "layer_norm"]
+
+# Rows of (most vectors in a row, threads per row, vectors per thread in registers, CTAs per SM,
+# loads in flight), measured on one H200 with 16-byte vectors of bfloat16: benchmarks/notes.md.
+# Where the registers hold the whole row, fewer CTAs per SM only waste occupancy; where they do not,
+# the rest goes to shared memory. LayerNorm keeps fewer values: its own state takes the registers.
+_SHAPES: dict[Kernel, tuple[tuple[float, int, int, int, int], ...]] = {
+    "softmax": (
+        (16, 8, 2, 8, 4), (32, 16, 2, 8, 4), (64, 32, 2, 8, 4), (128, 64, 2, 10, 4),
+        (512, 128, 4, 8, 4), (1024, 256, 4, 4, 4), (2048, 1024, 2, 2, 4), (4096, 512, 4, 2, 2),
+        (8192, 512, 6, 2, 2), (inf, 1024, 4, 1, 2),
+    ),
+    "rms_norm": (
+        (16, 8, 2, 8, 4), (32, 16, 2, 8, 4), (64, 32, 2, 8, 4), (128, 64, 2, 10, 4),
+        (512, 256, 2, 4, 4), (1024, 256, 4, 3, 4), (2048, 512, 2, 2, 2), (4096, 512, 2, 2, 2),
+        (inf, 1024, 2, 1, 2),
+    ),
+    "layer_norm": (
+        (16, 8, 2, 8, 4), (32, 8, 4, 6, 4), (64, 16, 4, 6, 4), (128, 32, 4, 6, 4),
+        (512, 128, 4, 6, 4), (1024, 256, 4, 3, 4), (2048, 256, 2, 3, 4), (4096, 512, 2, 2, 2),
+        (inf, 1024, 2, 1, 2),
+    ),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -80,15 +106,10 @@ class RowPlan:
 
 
 def plan_rows(
-    row_elems: int, elem_bytes: int, align_bytes: int = 16, parameters: bool = False
+    row_elems: int, elem_bytes: int, align_bytes: int = 16, kernel: Kernel = "softmax"
 ) -> RowPlan:
-    """The plan for rows of ``row_elems`` elements whose base and row pitch are multiples of
-    ``align_bytes``. ``parameters``: a weight or bias is read with every vector, so fewer
-    registers are left to keep the row.
-
-    The numbers were measured on one H200 (``benchmarks/notes.md``): short rows want few threads
-    with two to four vectors each, rows beyond 4096 vectors want a whole SM.
-    """
+    """The plan of ``kernel`` for rows of ``row_elems`` elements whose base and row pitch are
+    multiples of ``align_bytes``."""
     vector_elems = max(1, 16 // elem_bytes)
     while vector_elems > 1 and (
         row_elems % vector_elems or vector_elems * elem_bytes > align_bytes
@@ -96,7 +117,9 @@ def plan_rows(
         vector_elems //= 2
     vectors = row_elems // vector_elems
     vector_bytes = vector_elems * elem_bytes
-    threads, register_chunks, min_blocks = _shape_for(vectors, parameters)
+    threads, register_chunks, min_blocks, batch = next(
+        shape[1:] for shape in _SHAPES[kernel] if vectors <= shape[0]
+    )
     full, tail = divmod(vectors, threads)
     chunks = full + (tail > 0)
     register_chunks = min(chunks, register_chunks)
@@ -107,20 +130,8 @@ def plan_rows(
     )
     return RowPlan(
         elem_bytes, vector_elems, threads, rows_per_cta, full, tail, register_chunks,
-        shared_chunks, min_blocks,
+        shared_chunks, min_blocks, batch,
     )  # fmt: skip
-
-
-def _shape_for(vectors: int, parameters: bool) -> tuple[int, int, int]:
-    """(threads per row, vectors of a thread in registers, CTAs per SM)."""
-    if vectors > 4096:
-        if vectors <= 8192 and not parameters:
-            return 512, 8, 2
-        return 1024, 4, 1
-    threads = 8
-    while threads < 512 and threads * (2 if threads < 64 else 4) < vectors:
-        threads *= 2
-    return threads, 8, 2 if threads == 512 else 1
 
 
 # --- the kernel side: how a thread sees its part of a row
@@ -177,7 +188,7 @@ def fold(instruction: T.constexpr, x, parts):
     scratch of at least half as many."""
     count = x.shape[0]
     source = x
-    for _ in T.unroll((count - 1).bit_length()):
+    for _ in T.unroll(count.bit_length() - 1):
         half = count // 2
         T.cuda.tile.apply(
             instruction, parts.sub[0:half], source.sub[0:half], source.sub[half : 2 * half]
@@ -303,7 +314,7 @@ def put(x, c, words, row, t, valid, plan: T.constexpr):
 # --- the host side
 
 
-def plan_for(source, target, *parameters) -> RowPlan | None:
+def plan_for(kernel: Kernel, source, target, *parameters) -> RowPlan | None:
     """The plan that suits all the (M, N) tensors: the weakest alignment decides the vector width.
     None when there is nothing to do (an empty tensor). ``ValueError`` when ``target`` shares memory
     with ``source``: rows are read through the read-only path."""
@@ -321,7 +332,7 @@ def plan_for(source, target, *parameters) -> RowPlan | None:
         for value in (tensor.data_ptr(), pitch_bytes):
             while value % align_bytes:
                 align_bytes //= 2
-    return _plan_cached(row_elems, elem_bytes, align_bytes, bool(parameters))
+    return _plan_cached(row_elems, elem_bytes, align_bytes, kernel)
 
 
 def _overlap(a, b) -> bool:

@@ -142,7 +142,7 @@ def softmax(x, out=None):
 
     if out is None:
         out = torch.empty_like(x)
-    plan = rows.plan_for(x, out)
+    plan = rows.plan_for("softmax", x, out)
     if plan is not None:
         softmax_rows(x, out, plan)
     return out

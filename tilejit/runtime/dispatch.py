@@ -178,7 +178,7 @@ class _Writer:
     def _same_size(self, dim: Any, size: str) -> list[str]:
         """The test that a dimension named like a dynamic one has its size."""
         name = dim if isinstance(dim, str) else getattr(dim, "name", None)
-        if name not in self._varying:
+        if name is None or name not in self._varying:
             return []
         first = self._sizes.setdefault(name, size)
         return [] if first == size else [f"if {first} != {size}: raise __Miss"]

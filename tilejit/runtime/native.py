@@ -171,7 +171,9 @@ def _grid_function(exprs: Sequence[Any], names: Sequence[str]) -> Callable[..., 
     values = [f"v{i}" for i in range(len(names))]
     parts = [hostexpr.python_source(e, dict(zip(names, values))) for e in exprs]
     body = ", ".join([*parts, "1", "1"][: len(AXES)])
-    made: Callable[..., Grid] = eval(f"lambda {', '.join(values)}: ({body})", {**hostexpr.NAMESPACE})
+    made: Callable[..., Grid] = eval(
+        f"lambda {', '.join(values)}: ({body})", {**hostexpr.NAMESPACE}
+    )
     return made
 
 
