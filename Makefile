@@ -32,7 +32,7 @@ test: setup ## run the tests that need no GPU (and skip the others with a reason
 	$(BIN)/python -m pytest -q -n $(JOBS)
 
 test-gpu: setup ## run the same cases on the GPU and renew the evidence page
-	$(BIN)/python -m pytest -q -m gpu --require-gpu --evidence docs/evidence.json
+	$(BIN)/python -m pytest -q -n $(JOBS) -m gpu --require-gpu --evidence docs/evidence.json
 	$(BIN)/python -m tests.evidence_page
 
 check: setup ## formatting, lint, strict types, import arrows
@@ -46,6 +46,14 @@ bench: setup ## run the benchmarks against torch and Triton on the GPU; results 
 
 docs: setup ## renew the generated pages (families, PTX table, evidence)
 	$(BIN)/python -m tests.evidence_page
+
+notebooks: setup ## make executed notebooks of the tutorials in build/notebooks
+	$(BIN)/python -m pip install -q -e ".[notebooks]"
+	mkdir -p build/notebooks
+	for script in tutorials/*.py; do \
+	  $(BIN)/jupytext --quiet --to ipynb --execute --set-kernel python3 \
+	    -o build/notebooks/$$(basename $$script .py).ipynb $$script || exit 1; \
+	done
 
 clean: ## remove the virtual environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

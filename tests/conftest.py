@@ -68,8 +68,8 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     path = session.config.getoption("--evidence")
-    if not path or not _outcomes:
-        return
+    if not path or not _outcomes or hasattr(session.config, "workerinput"):
+        return  # under xdist the controller has every worker's reports
     modules: dict[str, dict[str, int]] = {}
     for (module, outcome), count in sorted(_outcomes.items()):
         modules.setdefault(module, {})[outcome] = count

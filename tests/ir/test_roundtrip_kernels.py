@@ -16,7 +16,8 @@ from tilejit.kernels import add, norm, softmax
 
 ROOT = Path(__file__).parent.parent.parent
 TUTORIALS = sorted((ROOT / "tutorials").glob("*.py"))
-WIDTHS = (7, 64, 1000, 2048, 33000)
+WIDTHS = (6, 72, 1016, 2072, 33008)
+"""Widths that no other test uses: a kernel specialised before is not lowered again."""
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 

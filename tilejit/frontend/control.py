@@ -10,6 +10,7 @@ Not here: names that differ between paths (``env``), conditions (``logic``).
 from __future__ import annotations
 
 import ast
+import functools
 from typing import Any
 
 from tilejit import dtypes
@@ -433,8 +434,20 @@ def _after_loop(
     frame = lw.frame
     flow = FALLS
     paths = normal + breaks
-    if normal and node.orelse and loop.broke is not None:
-        flow, paths = _else_unless_broken(lw, node, key, loop.broke, normal, breaks)
+    # A jump that left the loop for a farther target skips the clause too.
+    left = [] if loop.broke is None else [loop.broke]
+    pending: set[Target] = set()
+    outer = next((one for one in reversed(frame.loops) if one.native), None)
+    for target in sorted(loop.escapes, key=lambda t: repr(t.key)):
+        up = flag_of(lw, target)
+        if outer is None:
+            pending.add(target)
+            left.append(up)
+        else:
+            outer.escapes.add(target)
+            lw.emit(ir.If(up, (ir.Break(span=lw.here()),), (), span=lw.here()))
+    if normal and node.orelse and left:
+        flow, paths = _else_unless_left(lw, node, key, left, normal, breaks)
         key = (*key, "after")
     elif normal and node.orelse:
         frame.env = env.merge(key, normal)
@@ -442,27 +455,18 @@ def _after_loop(
         paths = [(frame.env, "after `else`")] if flow.falls else []
     if paths:
         frame.env = env.merge(key, paths)
-    pending = set(flow.pending)
-    outer = next((one for one in reversed(frame.loops) if one.native), None)
-    for target in sorted(loop.escapes, key=lambda t: repr(t.key)):
-        if outer is None:
-            pending.add(target)
-        else:
-            outer.escapes.add(target)
-            up = flag_of(lw, target)
-            lw.emit(ir.If(up, (ir.Break(span=lw.here()),), (), span=lw.here()))
-    return Flow(bool(paths), frozenset(pending))
+    return Flow(bool(paths), frozenset(pending | flow.pending))
 
 
-def _else_unless_broken(
+def _else_unless_left(
     lw: Lowering,
     node: ast.For | ast.While,
     key: Key,
-    broke: ir.Var,
+    flags: list[ir.Var],
     normal: list[tuple[Env, str]],
     breaks: list[tuple[Env, str]],
 ) -> tuple[Flow, list[tuple[Env, str]]]:
-    """``else`` of a loop that may be left by ``break``: a branch on the flag.
+    """``else`` of a loop that may be left by a jump: a branch on the jumps' flags.
 
     Variables that the clause assigns start as what the loop left; names that the clause only reads
     are what they are on the paths that lead into it.
@@ -476,7 +480,8 @@ def _else_unless_broken(
     with lw.nested() as block:
         flow = run_block(lw, node.orelse)
     env.leave(lw, region)
-    guard = build.not_(broke, span=lw.here())
+    guards = [build.not_(flag, span=lw.here()) for flag in flags]
+    guard = functools.reduce(lambda a, b: build.and_(a, b, span=lw.here()), guards)
     lw.emit(ir.If(guard, tuple(block), (), span=lw.here()))
     paths = [(frame.env, "after `else`")] if flow.falls else []
     if left is not None:

@@ -315,6 +315,7 @@ def _comprehend(lw: Lowering, node: ast.ListComp | ast.GeneratorExp) -> list[Any
     before = {name: frame.env.get(name) for name in hidden}
 
     def level(depth: int) -> None:
+        inner = assigned_names([g.target for g in node.generators[depth:]])
         if depth == len(node.generators):
             results.append(lw.keep(evaluate(lw, node.elt), "item"))
             if len(results) > MAX_COMPREHENSION:
@@ -330,7 +331,7 @@ def _comprehend(lw: Lowering, node: ast.ListComp | ast.GeneratorExp) -> list[Any
         for item in iterate(
             lw, statements.as_static_range(lw, source, generator.iter), generator.iter
         ):
-            for name in hidden:
+            for name in inner:
                 frame.env.pop(name, None)
             statements.assign_local(lw, generator.target, item)
             keeps = [condition(lw, test) for test in generator.ifs]

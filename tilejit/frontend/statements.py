@@ -148,7 +148,7 @@ def _annotated(lw: Lowering, node: ast.AnnAssign) -> None:
     """``x: T.float32 = v`` converts; ``x: T.constexpr = v`` demands a compile-time value."""
     annotation = evaluate(lw, node.annotation)
     if isinstance(annotation, str):
-        annotation = evaluate(lw, ast.copy_location(ast.parse(annotation, mode="eval").body, node))
+        annotation = _written_annotation(lw, annotation, node.annotation)
     if node.value is None:
         lw.refuse(
             "annotation", "a declaration without a value does nothing", node,
@@ -168,6 +168,17 @@ def _annotated(lw: Lowering, node: ast.AnnAssign) -> None:
             help="use a dtype such as T.float32, or T.constexpr",
         )  # fmt: skip
     assign_target(lw, node.target, value)
+
+
+def _written_annotation(lw: Lowering, text: str, node: ast.expr) -> Any:
+    """What an annotation that is given as a string names."""
+    try:
+        written = ast.parse(text, mode="eval").body
+    except SyntaxError as error:
+        lw.refuse("annotation", f"the annotation {text!r} is not an expression: {error.msg}", node)
+    for part in ast.walk(written):  # the parts' own places are columns of the string
+        ast.copy_location(part, node)
+    return evaluate(lw, written)
 
 
 def is_dtype(value: Any) -> bool:

@@ -177,9 +177,7 @@ def narrow(x, words):
             pairs.sub[:, 0:1],
         )
     else:
-        T.cuda.tile.ewise(
-            to_bfloat if words.dtype == T.bfloat16 else to_half, words, x.view(count)
-        )
+        T.cuda.tile.ewise(to_bfloat if words.dtype == T.bfloat16 else to_half, words, x.view(count))
 
 
 @jit
@@ -218,9 +216,7 @@ def load(tile, row, first, t, plan: T.constexpr):
     """Issue the loads of chunks ``first``, ``first + 1``… into the rows of ``tile``, back to back.
     Here and below, ``row`` is the row's ``vectors``."""
     count = tile.shape[0]
-    mine = row.sub[
-        first * plan.threads_per_row : (first + count) * plan.threads_per_row, :
-    ]
+    mine = row.sub[first * plan.threads_per_row : (first + count) * plan.threads_per_row, :]
     mine = mine.view(count, plan.threads_per_row, plan.words).sub[:, t, :]
     T.cuda.tile.apply(
         T.ptx["ld.global.nc.L1::no_allocate." + plan.suffix], tile.view(plan.word), mine
@@ -292,9 +288,7 @@ def fetch_or(neutral, x, c, kept, batch, staged, row, t, first: T.constexpr, pla
 def put_kept(kept, row, t, plan: T.constexpr):
     """Store a ``whole`` part of the row, back to back."""
     mine = row.view(plan.full_chunks, plan.threads_per_row, plan.words).sub[:, t, :]
-    T.cuda.tile.apply(
-        T.ptx["st.global.L1::no_allocate." + plan.suffix], mine, kept.view(plan.word)
-    )
+    T.cuda.tile.apply(T.ptx["st.global.L1::no_allocate." + plan.suffix], mine, kept.view(plan.word))
 
 
 @jit

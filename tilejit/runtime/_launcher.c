@@ -20,6 +20,7 @@
 #error "records are guarded by the GIL"
 #endif
 
+enum { VERSION = 1 }; /* of what native.py passes: a build from other sources is not used */
 enum { MAX_ARGS = 64, MAX_SLOTS = 256, MAX_RECORDS = 64, LEARNING_COSTS = 64, MOST_CREDIT = 256 * LEARNING_COSTS };
 
 /* --- DLPack 1.x and the driver, as much as is used */
@@ -916,6 +917,8 @@ PyMODINIT_FUNC PyInit__launcher(void)
     if (!name_table || !name_grid || !name_evaluate) return NULL;
     if (PyType_Ready(&RecordType) < 0) return NULL;
     PyObject *m = PyModule_Create(&module);
-    if (m && PyModule_AddType(m, &LauncherType) < 0) Py_CLEAR(m);
+    if (m && (PyModule_AddType(m, &LauncherType) < 0 ||
+              PyModule_AddIntConstant(m, "VERSION", VERSION) < 0))
+        Py_CLEAR(m);
     return m;
 }

@@ -34,6 +34,9 @@ TYPES = (
 )  # fmt: skip
 """Scalar types in the order of the C enumeration."""
 
+VERSION = 1
+"""Raised with every change of what passes between this module and the C source; both hold it."""
+
 SOURCES = ("pointer", "scalar", "size", "stride")
 MAX_ARGS = 64
 MAX_SLOTS = 256
@@ -45,9 +48,12 @@ def _load() -> tuple[Any, str]:
     if os.environ.get("TILEJIT_LAUNCHER") == "python":
         return None, "TILEJIT_LAUNCHER=python"
     try:
-        return importlib.import_module("tilejit.runtime._launcher"), ""
+        module = importlib.import_module("tilejit.runtime._launcher")
     except ImportError as error:
         return None, f"not built: {error}"
+    if module.VERSION != VERSION:
+        return None, "built from other sources; install tilejit again"
+    return module, ""
 
 
 _module, _why_not = _load()
