@@ -3,22 +3,56 @@
 A kernel and its helpers read globals, closure cells and attributes of modules and classes at compile
 time. Each such place becomes one ``is`` test in the generated launch function. Python's atoms
 (numbers, strings) that are equal count as unchanged when an identity test fails. Values that could
-change in place are refused by the frontend, so identity is enough.
+change in place are refused by the frontend, so identity is enough. Functions that run at compile
+time (helpers, methods and properties of constants) are followed into what they read in turn.
 Not here: what lowering makes of the values; the disk cache, which hashes them (``encoding``).
 """
 
 from __future__ import annotations
 
+import builtins
+import dis
 import sys
 import types
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 _OURS = "tilejit"
 _FIXED = frozenset(sys.stdlib_module_names) - {"__main__"} | {"torch", "numpy", "cuda"}
 """Packages whose contents nobody rebinds while a program runs."""
 _ATOMS = (bool, int, float, complex, str, bytes, type(None))
+
+
+_ABSENT = object()
+"""What a ``_Chain`` finds where there is nothing."""
+
+
+class _Chain:
+    """The first of several namespaces that has a name: an inherited attribute, or a global that is
+    not there and leaves its name to the builtin."""
+
+    def __init__(self, *spaces: Mapping[str, Any]):
+        self.subject, self._spaces = spaces[0], spaces
+
+    def __getitem__(self, name: str) -> Any:
+        for space in self._spaces:
+            if name in space:
+                return space[name]
+        return _ABSENT
+
+
+class _Behaviour:
+    """A plain function, which may be given other code or defaults in place (as autoreload does)."""
+
+    def __init__(self, function: types.FunctionType):
+        self.subject = function
+        self._parts = function.__code__, function.__defaults__, function.__kwdefaults__
+
+    def __getitem__(self, name: str) -> Any:
+        f, (code, defaults, keywords) = self.subject, self._parts
+        same = f.__code__ is code and f.__defaults__ is defaults and f.__kwdefaults__ is keywords
+        return self if same else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +68,11 @@ class Place:
         if self.name is None:
             return self.container.cell_contents
         return self.container[self.name]
+
+    @property
+    def identity(self) -> tuple[int, str | None]:
+        """Equal for two descriptions of one place, while its container lives."""
+        return id(getattr(self.container, "subject", self.container)), self.name
 
 
 @dataclass(slots=True)
@@ -58,19 +97,19 @@ class Watched:
         return False
 
 
-def watch(function: types.FunctionType) -> list[Watched]:
-    """Everything that ``function`` and the helpers it can reach may read at compile time."""
+def watch(*roots: Any) -> list[Watched]:
+    """Everything that the functions among ``roots``, and what they can reach, may read at compile
+    time. Another root (a compile-time argument) counts by the functions that it brings along."""
     found: dict[tuple[int, str | None], Watched] = {}
     seen: set[int] = set()
-    pending = [function]
+    pending = [f for root in roots for f in _functions(root)]
     while pending:
         current = pending.pop()
         if id(current) in seen or _is_fixed(current.__module__):
             continue
         seen.add(id(current))
         for place in _places(current):
-            identity = (id(place.container), place.name)
-            if identity in found:
+            if place.identity in found:
                 continue
             try:
                 value = place.read()
@@ -78,10 +117,8 @@ def watch(function: types.FunctionType) -> list[Watched]:
                 continue
             if _is_library(value):
                 continue
-            found[identity] = Watched(place, value)
-            helper = _helper(value)
-            if helper is not None:
-                pending.append(helper)
+            found[place.identity] = Watched(place, value)
+            pending += _functions(value)
     return list(found.values())
 
 
@@ -107,34 +144,106 @@ def _names(code: types.CodeType) -> set[str]:
     return names
 
 
+def _read_as_globals(code: types.CodeType) -> set[str]:
+    names = {
+        i.argval for i in dis.get_instructions(code) if i.opname in ("LOAD_GLOBAL", "LOAD_NAME")
+    }
+    for const in code.co_consts:
+        if isinstance(const, types.CodeType):
+            names |= _read_as_globals(const)
+    return names
+
+
 def _places(function: types.FunctionType) -> Iterator[Place]:
-    """Globals, cells, and the named attributes of the modules and classes among them."""
-    names = _names(function.__code__)
+    """Globals, cells, and the named attributes of what lies there: modules, classes, instances."""
+    names, space = _names(function.__code__), function.__globals__
     roots = [
-        Place(f"global {name!r} of {function.__module__}", function.__globals__, name)
-        for name in sorted(names & function.__globals__.keys())
+        Place(f"global {name!r} of {function.__module__}", space, name)
+        for name in sorted(names & space.keys())
     ]
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
         roots.append(Place(f"closure variable {name!r} of {function.__qualname__}", cell, None))
     yield from roots
-    for place in roots:
+    for name in sorted((_read_as_globals(function.__code__) & vars(builtins).keys()) - space.keys()):
+        yield Place(f"global {name!r} of {function.__module__}", _Chain(space), name)
+    if not hasattr(function, "__tilejit_kernel__"):
+        yield Place(f"the code of {function.__qualname__}", _Behaviour(function), "")
+    visited: set[int] = set()
+    while roots:
         try:
-            value = place.read()
+            value = roots.pop().read()
         except (LookupError, ValueError):
             continue
-        if isinstance(value, types.ModuleType | type) and not _is_library(value):
-            space = vars(value)
-            for name in sorted(names & space.keys()):
-                yield Place(f"{name!r} of {value.__name__}", space, name)
+        if id(value) not in visited:
+            visited.add(id(value))
+            attributes = list(_attributes(value, names))
+            yield from attributes
+            roots += attributes
 
 
-def _helper(value: Any) -> types.FunctionType | None:
-    if isinstance(value, types.FunctionType):
+def _attributes(value: Any, names: set[str]) -> Iterator[Place]:
+    """The attributes with these names of a module, a class, or a constant's class."""
+    if isinstance(value, types.ModuleType):
+        if not _is_library(value):
+            for name in sorted(names & vars(value).keys()):
+                yield Place(f"{name!r} of {value.__name__}", vars(value), name)
+        return
+    for cls in _classes(value):
+        spaces = [vars(c) for c in cls.__mro__ if not _is_library(c)]
+        for name in sorted(names.intersection(*[set().union(*spaces)])):
+            container = spaces[0] if name in spaces[0] else _Chain(*spaces)
+            yield Place(f"{name!r} of {cls.__name__}", container, name)
+
+
+def _classes(value: Any) -> Iterator[type]:
+    """The user's classes that a value is or holds instances of."""
+    if isinstance(value, type):
+        classes: Iterable[type] = (value,)
+    elif isinstance(value, types.FunctionType) or hasattr(value, "__tilejit_kernel__"):
+        return
+    else:
+        classes = (type(value),)
+    yield from (c for c in classes if not _is_library(c))
+    if isinstance(value, tuple | frozenset) or is_dataclass(value):
+        for item in _items(value):
+            yield from _classes(item)
+
+
+def _items(value: Any) -> Iterable[Any]:
+    """What a compile-time constant is made of."""
+    if isinstance(value, tuple | frozenset):
         return value
-    if hasattr(value, "__tilejit_kernel__"):
-        wrapped = getattr(value, "__wrapped__", None)
-        return wrapped if isinstance(wrapped, types.FunctionType) else None
-    return None
+    if is_dataclass(value) and not isinstance(value, type):
+        return [getattr(value, f.name, None) for f in fields(value)]
+    return ()
+
+
+def _functions(value: Any) -> list[types.FunctionType]:
+    """The functions that may run when a kernel uses a value: itself, or its class's methods."""
+    found: list[types.FunctionType] = []
+    inner = value if isinstance(value, types.FunctionType) else None
+    if hasattr(value, "__tilejit_kernel__") or inner is None:
+        wrapped = getattr(value, "__wrapped__", None)  # a kernel, functools.lru_cache
+        inner = wrapped if isinstance(wrapped, types.FunctionType) else inner
+    if inner is not None:
+        return [inner]
+    for cls in _classes(value):
+        for base in cls.__mro__:
+            if not _is_library(base):
+                for member in vars(base).values():
+                    found += _members(member)
+    for item in _items(value):
+        found += _functions(item)
+    return found
+
+
+def _members(member: Any) -> list[types.FunctionType]:
+    """The functions of one entry of a class's namespace."""
+    if isinstance(member, property):
+        parts = [member.fget]
+    else:
+        parts = [getattr(member, "__func__", getattr(member, "func", member))]
+    return [p for p in parts if isinstance(p, types.FunctionType)]
 
 
 def source_lines(watched: list[Watched], namespace: dict[str, Any]) -> list[str]:
