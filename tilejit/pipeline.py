@@ -152,7 +152,7 @@ class Pipeline:
 
         A tensor that requires grad is lent as a copy, and refused if the kernel wrote to it.
         """
-        lent = {n: t.detach().clone() for n, t in tensors.items() if t.requires_grad}
+        lent = {n: _copy(t) for n, t in tensors.items() if t.requires_grad}
         buffers = {n: global_buffer(n, lent.get(n, t)) for n, t in tensors.items()}
         with _timed("simulate"):
             report = sim.run(checked, buffers, dict(scalars), grid, families=FAMILIES)
@@ -263,6 +263,18 @@ def global_buffer(name: str, tensor: Any) -> sim.GlobalBuffer:
 
 def _is_dense(tensor: Any, span: int) -> bool:
     return bool(tensor.numel() == span)
+
+
+def _copy(tensor: Any) -> Any:
+    """The same contents at the same strides in other memory (a clone may be denser)."""
+    import torch
+
+    span = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride()))
+    memory = torch.zeros(span if tensor.numel() else 0, dtype=tensor.dtype)
+    copy = memory.as_strided(tensor.shape, tensor.stride())
+    # Elements that share an address (an expanded tensor) hold the same value.
+    memory.copy_(tensor.detach().as_strided(memory.shape, (1,)))
+    return copy
 
 
 def _same_bits(a: Any, b: Any) -> bool:

@@ -147,7 +147,7 @@ def test_a_plan_covers_the_row_once(
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("width", [33, 1000, 1024, 4096, 16384, 32768, 65536])
+@pytest.mark.parametrize("width", [33, 1000, 1024, 4096, 16384, 32768, 65536, 131072, 262144])
 def test_no_register_of_a_row_kernel_spills(width: int, dtype: torch.dtype) -> None:
     x, y = torch.empty(4, width, dtype=dtype), torch.empty(4, width, dtype=dtype)
     w = torch.empty(width, dtype=dtype)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ast
 import enum
+import inspect
 import types
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -206,12 +207,21 @@ def attribute(lw: Lowering, receiver: Any, name: str, node: ast.AST) -> Any:
         return names.module_attribute(lw, receiver, name, node)
     if name.startswith("_") and not isinstance(receiver, type):
         lw.refuse("attribute", f"private attribute {name!r} of {describe(receiver)}", node)
+    static = inspect.getattr_static(type(receiver), name, None)
+    if any_runtime(receiver) and not isinstance(receiver, LocalFunction):
+        if isinstance(static, property) and isinstance(static.fget, types.FunctionType):
+            from tilejit.frontend import calls
+
+            return calls.inline(lw, calls.parse_helper(lw, static.fget), [receiver], {}, node)
+        if type(static).__module__ not in ("builtins", "_collections"):
+            lw.refuse("attribute", f"{name!r} of {describe(receiver)} with run-time parts is a "
+                      f"{type(static).__name__}", node, help="make it a property")  # fmt: skip
     try:
-        static = getattr(type(receiver), name, None)
-        if isinstance(static, property) and any_runtime(receiver):
-            return Method(receiver, f"property {name}")
         value = getattr(receiver, name)
-    except AttributeError:
+    except Exception as error:
+        if not isinstance(error, AttributeError) or static is not None:
+            lw.refuse("constant", f"{describe(receiver)}: {name!r} fails at compile time: "
+                      f"{type(error).__name__}: {error}", node)  # fmt: skip
         lw.refuse(
             "attribute", f"{describe(receiver)} has no attribute {name!r}", node,
             help=_nearest(receiver, name),

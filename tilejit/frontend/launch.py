@@ -5,6 +5,7 @@ Not here: device limits (``target``), launching (runtime).
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from tilejit import dtypes
@@ -14,6 +15,7 @@ from tilejit.frontend.values import describe, dtype_of, is_scalar, subexpression
 from tilejit.ir import nodes as ir
 from tilejit.ir.signature import LaunchOverride
 from tilejit.language.annotations import LaunchConfig
+from tilejit.target import TARGETS
 
 MAX_GRID = (2**31 - 1, 65535, 65535)
 
@@ -37,6 +39,7 @@ def config(lw: Lowering, launch: LaunchConfig, override: LaunchOverride) -> ir.L
     block = override.block or _static(lw, launch.block, "block")
     if block is None:
         lw.refuse("launch", "the launch gives no block", help="LaunchConfig(grid=…, block=…)")
+    _check_limits(lw, block, cluster)
     given = override.grid_bound is not None
     grid = None if given or launch.grid is None else _grid(lw, launch.grid)
     bound = override.grid_bound or _bound(lw, grid)
@@ -54,6 +57,25 @@ def config(lw: Lowering, launch: LaunchConfig, override: LaunchOverride) -> ir.L
         if launch.max_registers_per_thread is None
         else tensors.extent(lw, launch.max_registers_per_thread),
     )
+
+
+def _check_limits(
+    lw: Lowering, block: tuple[int, ...], cluster: tuple[int, ...] | None
+) -> None:
+    target = lw.signature.target
+    limits = TARGETS[target].limits
+    threads, ctas = math.prod(block), math.prod(cluster or (1,))
+    if threads > limits.threads_per_block or any(n > m for n, m in zip(block, limits.block)):
+        lw.refuse(
+            "launch", f"a block of {target} has at most {limits.threads_per_block} threads and "
+            f"{limits.block} along x, y, z; got {block}, which is {threads} threads",
+        )  # fmt: skip
+    if ctas > max(1, limits.max_cluster_ctas):
+        most = limits.max_cluster_ctas
+        lw.refuse(
+            "launch", f"a cluster of {target} has at most {most} CTAs; got {cluster}, which is {ctas}"
+            if most else f"{target} has no clusters; got {cluster}",
+        )  # fmt: skip
 
 
 def _entries(lw: Lowering, value: Any, what: str) -> list[Any]:

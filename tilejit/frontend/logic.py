@@ -17,7 +17,7 @@ from tilejit.frontend.expressions import evaluate
 from tilejit.frontend.shapes import ShapeConflict, shape_of, unify
 from tilejit.frontend.state import Lowering, Region
 from tilejit.frontend.targets import assigned_names
-from tilejit.frontend.values import describe, harmless, is_number, is_scalar, same
+from tilejit.frontend.values import any_runtime, describe, harmless, is_number, is_scalar, same
 from tilejit.ir import build
 from tilejit.ir import nodes as ir
 
@@ -236,7 +236,7 @@ def contains(lw: Lowering, item: Any, container: Any) -> Any:
     """``item in container`` for compile-time containers; a run-time item is compared with each."""
     if not isinstance(container, tuple | list | range | str | frozenset | dict | set):
         lw.refuse("operator", f"`in` needs a compile-time container, got {describe(container)}")
-    if not is_scalar(item):
+    if not any_runtime(item) and not any_runtime(container):
         try:
             return item in container
         except TypeError as error:

@@ -10,6 +10,8 @@ Not here: short circuits (``logic``), attribute and subscript access.
 # ruff: noqa: RET503 (Lowering.refuse never returns)
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +19,17 @@ from typing import Any
 from tilejit import dtypes
 from tilejit.dtypes import DType
 from tilejit.frontend.state import Lowering
-from tilejit.frontend.values import describe, dtype_of, is_number, is_runtime, is_scalar
+from tilejit.frontend.values import (
+    any_runtime,
+    children,
+    describe,
+    dtype_of,
+    is_number,
+    is_record,
+    is_runtime,
+    is_scalar,
+    same,
+)
 from tilejit.ir import build
 from tilejit.ir import nodes as ir
 
@@ -154,6 +166,8 @@ def integer(lw: Lowering, value: Any) -> Any:
 def binary(lw: Lowering, op: str, a: Any, b: Any) -> Any:
     """``a op b`` with Python's meaning."""
     if not is_runtime(a) and not is_runtime(b):
+        if any_runtime(a) or any_runtime(b):
+            return _of_parts(lw, op, a, b)
         return _compile_time(lw, op, a, b)
     if op in COMPARISONS:
         return compare(lw, op, a, b)
@@ -188,6 +202,56 @@ def _compile_time(lw: Lowering, op: str, a: Any, b: Any) -> Any:
         if growth > MAX_CONSTANT_BITS:
             lw.refuse("constant", f"{a} {SYMBOLS[op]} {b} has more than {MAX_CONSTANT_BITS} bits")
     return python_call(lw, f"`{SYMBOLS[op]}`", PYTHON[op], a, b)
+
+
+def _of_parts(lw: Lowering, op: str, a: Any, b: Any) -> Any:
+    """An operator on containers with run-time parts: equal part by part, or put together.
+
+    Python's own ``==`` would compare the expressions, not what they will be.
+    """
+    if op in ("eq", "ne"):
+        equal = _equal_parts(lw, a, b)
+        return equal if op == "eq" else unary(lw, "not", equal)
+    sequences = [isinstance(x, tuple | list) for x in (a, b)]
+    if (op == "add" and all(sequences)) or (op == "mul" and any(sequences)):
+        return _compile_time(lw, op, a, b)
+    lw.refuse(
+        "type", f"`{SYMBOLS[op]}` does not take {describe(a)} and {describe(b)} with run-time parts",
+        help="write it for their parts",
+    )  # fmt: skip
+
+
+def _equal_parts(lw: Lowering, a: Any, b: Any) -> Any:
+    left, right = children(a), children(b)
+    if left is None and right is None:
+        return binary(lw, "eq", a, b) if is_runtime(a) or is_runtime(b) else same(a, b) or a == b
+    if left is None or right is None or not _comparable(lw, a, b) or len(left) != len(right):
+        return False
+    if is_record(a):
+        compared = [f.compare for f in dataclasses.fields(a)]
+        left, right = (tuple(itertools.compress(x, compared)) for x in (left, right))
+    equal: Any = True
+    for x, y in zip(left, right):
+        one = _equal_parts(lw, x, y)
+        if one is False:
+            return False
+        if one is not True:
+            equal = one if equal is True else build.and_(equal, one, span=lw.here())
+    return equal
+
+
+def _comparable(lw: Lowering, a: Any, b: Any) -> bool:
+    """Whether two containers are equal when their parts are; if not, they differ."""
+    for x in (a, b):
+        custom = type(x).__eq__ not in (tuple.__eq__, list.__eq__, slice.__eq__)
+        if custom and not (is_record(x) and type(x).__eq__.__code__.co_filename == "<string>"):
+            lw.refuse(
+                "type", f"{describe(x)} has its own `==`, which run-time parts cannot take",
+                help="compare the parts",
+            )  # fmt: skip
+    if is_record(a) or is_record(b):
+        return type(a) is type(b)
+    return any(isinstance(a, k) and isinstance(b, k) for k in (tuple, list, slice))
 
 
 def _shift(lw: Lowering, op: str, a: Any, b: Any, what: str) -> Any:

@@ -219,6 +219,10 @@ def describe(value: Any) -> str:
         return f"the dtype {value}"
     if isinstance(value, LocalFunction):
         return f"the function {value.name}"
+    if isinstance(value, Method):
+        return f"the method {value.name}"
+    if isinstance(value, RangeLoop):
+        return "a range" if not any_runtime(value.stop) else "a range with run-time bounds"
     if value is None or is_number(value) or isinstance(value, str):
         return f"the compile-time value {value!r}"
     return f"a compile-time {type(value).__name__}"

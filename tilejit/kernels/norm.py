@@ -15,30 +15,42 @@ from tilejit.lib import reduce
 
 
 @jit
-def prefetch(words, parameter, c, t, plan: T.constexpr):
-    """Issue the load of chunk ``c`` of a (N,) weight or bias, where all threads own it."""
-    if c < plan.full_chunks:
-        index = c * plan.threads_per_row + t
+def request(words, parameter, c, t, plan: T.constexpr):
+    """Issue the load of the full chunk ``c`` of a (N,) weight or bias, if there is one."""
+    if parameter is not None:
         T.cuda.tile.apply(
             T.ptx["ld.global.nc." + plan.suffix],
             words.view(plan.word),
-            parameter.sub[index, :],
+            parameter.sub[c * plan.threads_per_row + t, :],
         )
 
 
 @jit
-def parameter_chunk(p, words, parameter, c, t, plan: T.constexpr):
-    """Chunk ``c`` of a weight or bias as float32; only threads that own it may call."""
-    if c >= plan.full_chunks:
+def request_tail(words, parameter, t, plan: T.constexpr):
+    if parameter is not None:
         rows.load_tail(words, parameter, t, plan)
-    rows.widen(words, p)
 
 
 @jit
-def accumulate(x, sums, squares, shift):
-    """sums[i] += x[i] - shift, squares[i] += (x[i] - shift) ** 2."""
-    T.cuda.tile.apply(T.ptx["sub.rn.f32"], x, x, shift)
-    T.cuda.tile.apply(T.ptx["add.rn.f32"], sums, sums, x)
+def scale_and_shift(x, p, q, weight_words, bias_words, scale, weight, bias):
+    """x = x * scale * weight + bias, with the parameters' words already requested."""
+    rows.fill(p, scale)
+    if weight is not None:
+        rows.widen(weight_words, p)
+        T.cuda.tile.apply(T.ptx["mul.rn.f32"], p, p, scale)
+    if bias is None:
+        T.cuda.tile.apply(T.ptx["mul.rn.f32"], x, x, p)
+    else:
+        rows.widen(bias_words, q)
+        T.cuda.tile.apply(T.ptx["fma.rn.f32"], x, x, p, q)
+
+
+@jit
+def accumulate(x, sums, squares, shift, centered: T.constexpr):
+    """squares[i] += (x[i] - shift) ** 2, and where ``centered`` sums[i] += x[i] - shift."""
+    if centered:
+        T.cuda.tile.apply(T.ptx["sub.rn.f32"], x, x, shift)
+        T.cuda.tile.apply(T.ptx["add.rn.f32"], sums, sums, x)
     T.cuda.tile.apply(T.ptx["fma.rn.f32"], squares, x, x, squares)
 
 
@@ -117,31 +129,44 @@ def moments_of_registers(x, t, N, sums, squares, centered: T.constexpr, plan: T.
 
 @jit
 def moments_in_chunks(
-    kept, batch, staged, x, p, source, t, N, sums, squares, centered: T.constexpr, plan: T.constexpr
+    kept, batch, staged, x, p, q, source, t, N, sums, squares, centered: T.constexpr,
+    plan: T.constexpr,
 ):
     """(mean, sum of squared differences) of a row read chunk by chunk, once."""
     rows.fill(p, 0.0)
-    if not centered:
-        for c in T.unroll(plan.chunks):
-            rows.fetch_or(0.0, x, c, kept, batch, staged, source, t, True, plan)
-            T.cuda.tile.apply(T.ptx["fma.rn.f32"], p, x, x, p)
-        square = rows.fold(T.ptx["add.rn.f32"], p, p)
-        return T.float32(0.0), reduce.threads(square, reduce.add, squares, plan.threads_per_row)
-    q = T.alloc_local((plan.vector_elems, 1), "float32", layout="default")
     rows.fill(q, 0.0)
     shift = T.float32(0.0)
-    for c in T.unroll(plan.chunks):
+    for c in T.unroll(plan.resident_chunks):
+        rows.fetch(x, c, kept, batch, staged, source, t, True, plan)
+        if centered and c == 0:
+            shift = first_mean(x, q)
+        accumulate(x, p, q, shift, centered)
+    for c in range(plan.resident_chunks, plan.first_odd_chunk, plan.batch):
+        rows.load(batch, source, c, t, plan)
+        for k in T.unroll(plan.batch):
+            rows.widen(batch.sub[k, :], x)
+            accumulate(x, p, q, shift, centered)
+    for c in T.unroll(plan.first_odd_chunk, plan.chunks):
         if c < plan.full_chunks or t < plan.tail_threads:
             rows.fetch(x, c, kept, batch, staged, source, t, True, plan)
-            if c == 0:
-                shift = rows.fold(T.ptx["add.rn.f32"], x, q) * (1.0 / plan.vector_elems)
-                rows.fill(q, 0.0)
-            accumulate(x, p, q, shift)
-    total = rows.fold(T.ptx["add.rn.f32"], p, p)
+            if centered and c == 0:
+                shift = first_mean(x, q)
+            accumulate(x, p, q, shift, centered)
     square = rows.fold(T.ptx["add.rn.f32"], q, q)
+    if not centered:
+        return T.float32(0.0), reduce.threads(square, reduce.add, squares, plan.threads_per_row)
+    total = rows.fold(T.ptx["add.rn.f32"], p, p)
     drift = total / max(elements_of(t, 1, plan), 1.0)
     square = max(square - total * drift, 0.0)
     return combine_moments(shift + drift, square, t, N, sums, squares, plan)
+
+
+@jit
+def first_mean(x, q):
+    """The mean of ``x``; ``q`` is zero before and after."""
+    mean = rows.fold(T.ptx["add.rn.f32"], x, q) * (1.0 / x.shape[0])
+    rows.fill(q, 0.0)
+    return mean
 
 
 @jit
@@ -190,10 +215,9 @@ def norm_rows(
     biases = T.alloc_local((2, plan.vector_elems), X.dtype, layout="default")
 
     rows.load_kept(kept, source, t, plan)
-    if W is not None:
-        prefetch(weights.sub[0, :], weight, 0, t, plan)
-    if B is not None:
-        prefetch(biases.sub[0, :], bias, 0, t, plan)
+    if plan.resident_chunks > 0:
+        request(weights.sub[0, :], weight, 0, t, plan)
+        request(biases.sub[0, :], bias, 0, t, plan)
     if plan.whole:
         count = plan.register_chunks * plan.vector_elems
         wide = T.alloc_local((count, 1), "float32", layout="default")
@@ -201,34 +225,46 @@ def norm_rows(
         mean, square = moments_of_registers(wide, t, N, sums, squares, centered, plan)
     else:
         mean, square = moments_in_chunks(
-            kept, batch, staged, x, p, source, t, N, sums, squares, centered, plan
+            kept, batch, staged, x, p, q, source, t, N, sums, squares, centered, plan
         )
     scale = T.rsqrt(square * (1.0 / N) + eps)
 
-    for c in T.unroll(plan.chunks):
-        if W is not None:
-            prefetch(weights.sub[(c + 1) % 2, :], weight, c + 1, t, plan)
-        if B is not None:
-            prefetch(biases.sub[(c + 1) % 2, :], bias, c + 1, t, plan)
+    for c in T.unroll(plan.resident_chunks):
+        now, after = c % 2, (c + 1) % 2
+        if c + 1 < plan.resident_chunks:
+            request(weights.sub[after, :], weight, c + 1, t, plan)
+            request(biases.sub[after, :], bias, c + 1, t, plan)
         if plan.whole:
             x = wide.sub[c * plan.vector_elems : (c + 1) * plan.vector_elems]
         else:
-            rows.fetch_or(0.0, x, c, kept, batch, staged, source, t, False, plan)
+            rows.fetch(x, c, kept, batch, staged, source, t, False, plan)
             if centered:
                 T.cuda.tile.apply(T.ptx["sub.rn.f32"], x, x, mean)
-        rows.fill(p, scale)
-        rows.fill(q, 0.0)
+        scale_and_shift(x, p, q, weights.sub[now, :], biases.sub[now, :], scale, weight, bias)
+        rows.put_full(x, c, spare, target, t, valid, plan)
+    for c in range(plan.resident_chunks, plan.first_odd_chunk, plan.batch):
+        rows.load(batch, source, c, t, plan)
+        for k in T.unroll(plan.batch):
+            request(weights.sub[0, :], weight, c + k, t, plan)
+            request(biases.sub[0, :], bias, c + k, t, plan)
+            rows.widen(batch.sub[k, :], x)
+            if centered:
+                T.cuda.tile.apply(T.ptx["sub.rn.f32"], x, x, mean)
+            scale_and_shift(x, p, q, weights.sub[0, :], biases.sub[0, :], scale, weight, bias)
+            rows.put_full(x, c + k, spare, target, t, valid, plan)
+    for c in T.unroll(plan.first_odd_chunk, plan.chunks):
         if c < plan.full_chunks or t < plan.tail_threads:
-            if W is not None:
-                parameter_chunk(p, weights.sub[c % 2, :], weight, c, t, plan)
-                T.cuda.tile.apply(T.ptx["mul.rn.f32"], p, p, scale)
-            if B is not None:
-                parameter_chunk(q, biases.sub[c % 2, :], bias, c, t, plan)
-        if B is None:
-            T.cuda.tile.apply(T.ptx["mul.rn.f32"], x, x, p)
-        else:
-            T.cuda.tile.apply(T.ptx["fma.rn.f32"], x, x, p, q)
-        rows.put(x, c, spare, target, t, valid, plan)
+            if c < plan.full_chunks:
+                request(weights.sub[0, :], weight, c, t, plan)
+                request(biases.sub[0, :], bias, c, t, plan)
+            else:
+                request_tail(weights.sub[0, :], weight, t, plan)
+                request_tail(biases.sub[0, :], bias, t, plan)
+            rows.fetch(x, c, kept, batch, staged, source, t, False, plan)
+            if centered:
+                T.cuda.tile.apply(T.ptx["sub.rn.f32"], x, x, mean)
+            scale_and_shift(x, p, q, weights.sub[0, :], biases.sub[0, :], scale, weight, bias)
+            rows.put_full(x, c, spare, target, t, valid, plan)
 
 
 def rms_norm(x, weight=None, eps=1e-6, out=None):

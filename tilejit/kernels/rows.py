@@ -36,12 +36,12 @@ _SHAPES: dict[Kernel, tuple[tuple[float, int, int, int, int], ...]] = {
     "rms_norm": (
         (16, 8, 2, 8, 4), (32, 16, 2, 8, 4), (64, 32, 2, 8, 4), (128, 64, 2, 10, 4),
         (512, 256, 2, 4, 4), (1024, 256, 4, 3, 4), (2048, 512, 2, 2, 2), (4096, 512, 2, 2, 2),
-        (inf, 1024, 2, 1, 2),
+        (8192, 1024, 2, 1, 2), (inf, 1024, 1, 1, 1),
     ),
     "layer_norm": (
         (16, 8, 2, 8, 4), (32, 8, 4, 6, 4), (64, 16, 4, 6, 4), (128, 32, 4, 6, 4),
         (512, 128, 4, 6, 4), (1024, 256, 4, 3, 4), (2048, 256, 2, 3, 4), (4096, 512, 2, 2, 2),
-        (inf, 1024, 2, 1, 2),
+        (8192, 1024, 2, 1, 2), (inf, 1024, 1, 1, 1),
     ),
 }  # fmt: skip
 
@@ -73,8 +73,19 @@ class RowPlan:
         return self.full_chunks + (self.tail_threads > 0)
 
     @property
+    def resident_chunks(self) -> int:
+        """Full chunks that are read from global memory once."""
+        return min(self.full_chunks, self.register_chunks + self.shared_chunks)
+
+    @property
     def streamed_chunks(self) -> int:
-        return self.chunks - self.register_chunks - self.shared_chunks
+        """Full chunks that every pass reads from global memory again, in a loop of ``batch``."""
+        return (self.full_chunks - self.resident_chunks) // self.batch * self.batch
+
+    @property
+    def first_odd_chunk(self) -> int:
+        """The chunks from here on are left over by that loop, or not full."""
+        return self.resident_chunks + self.streamed_chunks
 
     @property
     def whole(self) -> bool:
@@ -247,10 +258,10 @@ def fetch(x, c, kept, batch, staged, row, t, first: T.constexpr, plan: T.constex
     """Chunk ``c`` of this thread as float32 in ``x``; only threads that own it may call.
 
     ``first``: nothing of this chunk has been read yet (full register chunks: ``load_kept`` has).
-    Chunks that are not in registers are loaded in groups of ``batch``'s rows, so that several
+    Chunks on their way to shared memory are loaded in groups of ``batch``'s rows, so that several
     loads are in flight.
     """
-    in_shared = c < plan.register_chunks + plan.shared_chunks
+    staged_end = plan.register_chunks + plan.shared_chunks
     if c < plan.register_chunks:
         words = kept.sub[c, :]
         if first and c == plan.full_chunks:
@@ -258,16 +269,19 @@ def fetch(x, c, kept, batch, staged, row, t, first: T.constexpr, plan: T.constex
     else:
         place = (c - plan.register_chunks) % plan.batch
         words = batch.sub[place, :]
-        if in_shared and not first:
+        slot = None
+        if c < staged_end:
             slot = staged.sub[c - plan.register_chunks, T.cuda.thread_idx("x"), :]
+        if slot is not None and not first:
             T.cuda.tile.apply(T.ptx["ld.shared." + plan.suffix], words.view(plan.word), slot)
         elif c == plan.full_chunks:
             load_tail(words, row, t, plan)
-        elif place == 0 or (not first and c == plan.register_chunks + plan.shared_chunks):
-            last = min(c - place + plan.batch, plan.full_chunks)
-            load(batch.sub[place : place + last - c, :], row, c, t, plan)
-        if in_shared and first:
-            slot = staged.sub[c - plan.register_chunks, T.cuda.thread_idx("x"), :]
+        elif slot is None:
+            load(batch.sub[place : place + 1, :], row, c, t, plan)
+        elif place == 0:
+            group = min(plan.batch, plan.full_chunks - c, staged_end - c)
+            load(batch.sub[0:group, :], row, c, t, plan)
+        if slot is not None and first:
             T.cuda.tile.apply(T.ptx["st.shared." + plan.suffix], slot, words.view(plan.word))
     widen(words, x)
 
@@ -292,17 +306,21 @@ def put_kept(kept, row, t, plan: T.constexpr):
 
 
 @jit
-def put(x, c, words, row, t, valid, plan: T.constexpr):
-    """Store float32 ``x`` as chunk ``c`` where this thread owns it and ``valid``."""
-    index = c * plan.threads_per_row + t
+def put_full(x, c, words, row, t, valid, plan: T.constexpr):
+    """Store float32 ``x`` as the full chunk ``c`` where ``valid``; ``words`` is scratch."""
     narrow(x, words)
-    store = T.ptx["st.global.L1::no_allocate." + plan.suffix]
-    if c < plan.full_chunks:
-        if valid:
-            T.cuda.tile.apply(store, row.sub[index, :], words.view(plan.word))
-    else:
-        if t < plan.tail_threads and valid:
-            T.cuda.tile.apply(store, row.sub[index, :], words.view(plan.word))
+    if valid:
+        T.cuda.tile.apply(
+            T.ptx["st.global.L1::no_allocate." + plan.suffix],
+            row.sub[c * plan.threads_per_row + t, :],
+            words.view(plan.word),
+        )
+
+
+@jit
+def put(x, c: T.constexpr, words, row, t, valid, plan: T.constexpr):
+    """``put_full``, or the same for the last chunk by the threads that own a part of it."""
+    put_full(x, c, words, row, t, valid and (c < plan.full_chunks or t < plan.tail_threads), plan)
 
 
 # --- the host side

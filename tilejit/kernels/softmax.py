@@ -117,20 +117,48 @@ def softmax_in_chunks(kept, source, target, t, valid, tops, sums, plan: T.conste
 
     top = T.float32(LOWEST)
     total = T.float32(0.0)
-    for c in T.unroll(plan.chunks):
+    for c in T.unroll(plan.resident_chunks):
+        rows.fetch(x, c, kept, batch, staged, source, t, True, plan)
+        top, total = take_in(x, parts, top, total)
+    for c in range(plan.resident_chunks, plan.first_odd_chunk, plan.batch):
+        rows.load(batch, source, c, t, plan)
+        for k in T.unroll(plan.batch):
+            rows.widen(batch.sub[k, :], x)
+            top, total = take_in(x, parts, top, total)
+    for c in T.unroll(plan.first_odd_chunk, plan.chunks):
         rows.fetch_or(float("-inf"), x, c, kept, batch, staged, source, t, True, plan)
-        before = top
-        top = max(top, rows.fold(T.ptx["max.f32"], x, parts))
-        exp2_of_difference(x, top)
-        total = rescale(total, before, top) + rows.fold(T.ptx["add.rn.f32"], x, parts)
+        top, total = take_in(x, parts, top, total)
     top, total = combine(top, total, tops, sums, plan)
 
     scale = 1.0 / total
-    for c in T.unroll(plan.chunks):
-        rows.fetch_or(float("-inf"), x, c, kept, batch, staged, source, t, False, plan)
-        exp2_of_difference(x, top)
-        T.cuda.tile.apply(T.ptx["mul.rn.f32"], x, x, scale)
+    for c in T.unroll(plan.resident_chunks):
+        rows.fetch(x, c, kept, batch, staged, source, t, False, plan)
+        result_of(x, top, scale)
         rows.put(x, c, spare, target, t, valid, plan)
+    for c in range(plan.resident_chunks, plan.first_odd_chunk, plan.batch):
+        rows.load(batch, source, c, t, plan)
+        for k in T.unroll(plan.batch):
+            rows.widen(batch.sub[k, :], x)
+            result_of(x, top, scale)
+            rows.put_full(x, c + k, spare, target, t, valid, plan)
+    for c in T.unroll(plan.first_odd_chunk, plan.chunks):
+        rows.fetch_or(float("-inf"), x, c, kept, batch, staged, source, t, False, plan)
+        result_of(x, top, scale)
+        rows.put(x, c, spare, target, t, valid, plan)
+
+
+@jit
+def take_in(x, parts, top, total):
+    """(maximum, sum of exponentials relative to it) after the values ``x`` join."""
+    new_top = max(top, rows.fold(T.ptx["max.f32"], x, parts))
+    exp2_of_difference(x, new_top)
+    return new_top, rescale(total, top, new_top) + rows.fold(T.ptx["add.rn.f32"], x, parts)
+
+
+@jit
+def result_of(x, top, scale):
+    exp2_of_difference(x, top)
+    T.cuda.tile.apply(T.ptx["mul.rn.f32"], x, x, scale)
 
 
 def softmax(x, out=None):

@@ -137,6 +137,7 @@ class JitFunction(_Entry):
         target: str | None = None,
     ):
         self.kernel = self
+        self._source: Source = steps.parse(function, source)
         self.__wrapped__ = function
         self.__doc__ = function.__doc__
         self.__name__ = function.__name__
@@ -144,7 +145,6 @@ class JitFunction(_Entry):
         self.__module__ = function.__module__
         self._steps = steps
         self._target = None if target is None else Target.parse(target).name
-        self._source: Source = steps.parse(function, source)
         self._lock = threading.RLock()
         self._tables: dict[Any, dict[Any, Callable[..., None]]] = {}
         self.table = self._table(None)
@@ -161,6 +161,10 @@ class JitFunction(_Entry):
 
     def __repr__(self) -> str:
         return f"<tile.jit kernel {self.__qualname__}>"
+
+    def __reduce__(self) -> str:
+        """Pickled and copied by name, as functions are: a copy is the kernel itself."""
+        return self.__qualname__
 
     @property
     def __tilejit_kernel__(self) -> Source:
@@ -235,7 +239,9 @@ class JitFunction(_Entry):
         target: str | None = None,
     ) -> Specialised:
         target = self._target if target is None else Target.parse(target).name
-        return specialise(self.params, args, keywords, target=target, launch=entry.override)
+        special = specialise(self.params, args, keywords, target=target, launch=entry.override)
+        self._watch_also(special.signature)
+        return special
 
     def _described(
         self,
@@ -252,6 +258,7 @@ class JitFunction(_Entry):
             signature = args[0]
             if target is not None:
                 signature = replace(signature, target=Target.parse(target).name)
+            self._watch_also(signature)
         else:
             special = self._specialise(entry, args, keywords, target)
             signature = special.signature
@@ -310,6 +317,18 @@ class JitFunction(_Entry):
                 self._watched = _watch(self.__wrapped__)
                 self._changed = ", ".join(changed)
             if changed or any(w.value is not b for w, b in zip(self._watched, before)):
+                self._dispatch = None
+
+    def _watch_also(self, signature: Signature) -> None:
+        """Watches, before a lowering, what was not there to be watched at the last one: names that
+        were undefined then, and what functions among the compile-time arguments read."""
+        constants = [a.value for _, a in signature.args if isinstance(a, ConstArg)]
+        with self._lock:
+            known = {w.place.identity for w in self._watched or ()}
+            found = _watch(self.__wrapped__, *constants)
+            more = [w for w in found if w.place.identity not in known]
+            if more:
+                self._watched = [*(self._watched or ()), *more]
                 self._dispatch = None
 
     # --- launching
@@ -468,8 +487,8 @@ def _by_name(params: Sequence[Param], values: Sequence[Any]) -> dict[str, Any]:
     return {p.name: v for p, v in zip(params, values)}
 
 
-def _watch(function: Callable[..., Any]) -> list[Watched]:
-    return watch(function) if isinstance(function, types.FunctionType) else []
+def _watch(function: Callable[..., Any], *constants: Any) -> list[Watched]:
+    return watch(function, *constants) if isinstance(function, types.FunctionType) else []
 
 
 def _round_up(grid: Grid) -> Grid:

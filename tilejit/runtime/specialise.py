@@ -154,6 +154,7 @@ def specialise(
                 entries.append((param.name, arg))
             if isinstance(arg, TensorArg):
                 _check_declared_shape(param, _shape(value), sizes, report)
+                _check_extents(param, arg, report)
     device, pinned = _device(params, values, report)
     report.raise_if_failed(LaunchError)
     if target is None:
@@ -219,6 +220,15 @@ def _tensor(param: Param, tensor: Any, report: Report) -> Arg | None:
             "launch/tensor",
             f"{param.name!r} must be a strided tensor on the CPU or a CUDA device, got a "
             f"{tensor.layout} tensor on {tensor.device}",
+        )
+        return None
+    if not torch_glue.has_memory(tensor):
+        report.error(
+            "launch/tensor",
+            f"{param.name!r} has no memory to read: it is a fake or transformed tensor "
+            f"({type(tensor).__name__})",
+            help="kernels do not run under torch.func, torch.export or a FakeTensorMode; register "
+            "a torch.library.custom_op around the launch",
         )
         return None
     dtype = torch_glue.dtype_of(tensor)
@@ -346,6 +356,20 @@ def _check_declared_shape(
                 where=f"shape {_tuple_text(actual)}",
                 declared=_declared(param),
             )
+
+
+def _check_extents(param: Param, arg: TensorArg, report: Report) -> None:
+    """A kernel is not compiled for an empty tensor; a dynamic size may be zero at a launch."""
+    if 0 in arg.shape:
+        index = arg.shape.index(0)
+        report.error(
+            "launch/empty",
+            f"{param.name!r} is empty: its dimension {index} is 0",
+            where=f"shape {_tuple_text(arg.shape)}",
+            declared=_declared(param),
+            help="declare the size T.dynamic(...), and a grid of 0 CTAs launches nothing; or do not "
+            "launch",
+        )
 
 
 def _tuple_text(shape: tuple[int | None, ...]) -> str:

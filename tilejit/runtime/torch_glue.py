@@ -52,6 +52,14 @@ def dtype_of(tensor: Any) -> DType | None:
     return dtype_table().get(tensor.dtype)
 
 
+def has_memory(tensor: Any) -> bool:
+    """False for what only stands for a tensor: one inside ``vmap`` or ``grad``, a fake tensor."""
+    try:
+        return tensor.untyped_storage().device.type != "meta"  # type: ignore[no-any-return]
+    except (RuntimeError, NotImplementedError):
+        return False
+
+
 def cuda_is_usable() -> bool:
     """True where torch has a CUDA device. Creates no context."""
     import torch

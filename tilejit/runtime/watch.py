@@ -14,8 +14,9 @@ import builtins
 import dis
 import sys
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, fields, is_dataclass
+from functools import lru_cache
 from typing import Any
 
 _OURS = "tilejit"
@@ -33,7 +34,7 @@ class _Chain:
     not there and leaves its name to the builtin."""
 
     def __init__(self, *spaces: Mapping[str, Any]):
-        self.subject, self._spaces = spaces[0], spaces
+        self._spaces = spaces
 
     def __getitem__(self, name: str) -> Any:
         for space in self._spaces:
@@ -46,22 +47,24 @@ class _Behaviour:
     """A plain function, which may be given other code or defaults in place (as autoreload does)."""
 
     def __init__(self, function: types.FunctionType):
-        self.subject = function
+        self._function = function
         self._parts = function.__code__, function.__defaults__, function.__kwdefaults__
 
     def __getitem__(self, name: str) -> Any:
-        f, (code, defaults, keywords) = self.subject, self._parts
+        f, (code, defaults, keywords) = self._function, self._parts
         same = f.__code__ is code and f.__defaults__ is defaults and f.__kwdefaults__ is keywords
         return self if same else None
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One watched place. ``container``: a namespace (indexed by ``name``) or a closure cell."""
+    """One watched place. ``container``: a namespace (indexed by ``name``) or a closure cell.
+    ``owner``: whose namespace it is, where that is made anew each time it is asked for."""
 
     label: str
     container: Any
     name: str | None
+    owner: Any = None
 
     def read(self) -> Any:
         """The present value; ``LookupError`` or ``ValueError`` when it is gone."""
@@ -72,7 +75,7 @@ class Place:
     @property
     def identity(self) -> tuple[int, str | None]:
         """Equal for two descriptions of one place, while its container lives."""
-        return id(getattr(self.container, "subject", self.container)), self.name
+        return id(self.container if self.owner is None else self.owner), self.name
 
 
 @dataclass(slots=True)
@@ -97,28 +100,43 @@ class Watched:
         return False
 
 
-def watch(*roots: Any) -> list[Watched]:
-    """Everything that the functions among ``roots``, and what they can reach, may read at compile
-    time. Another root (a compile-time argument) counts by the functions that it brings along."""
+def watch(function: types.FunctionType, *constants: Any) -> list[Watched]:
+    """Everything that ``function`` and what it can reach may read at compile time. ``constants``:
+    compile-time arguments, which may bring functions along."""
     found: dict[tuple[int, str | None], Watched] = {}
     seen: set[int] = set()
-    pending = [f for root in roots for f in _functions(root)]
-    while pending:
-        current = pending.pop()
-        if id(current) in seen or _is_fixed(current.__module__):
-            continue
-        seen.add(id(current))
-        for place in _places(current):
+    pending = [function]
+
+    def note(places: Iterable[Place]) -> None:
+        for place in places:
             if place.identity in found:
                 continue
             try:
                 value = place.read()
             except (LookupError, ValueError):
                 continue
-            if _is_library(value):
-                continue
-            found[place.identity] = Watched(place, value)
-            pending += _functions(value)
+            if not _is_library(value):
+                found[place.identity] = Watched(place, value)
+                reach(value)
+
+    def reach(value: Any) -> None:
+        if isinstance(value, types.FunctionType) and not _is_library(value):
+            behaviour = _Behaviour(value)
+            place = Place(f"the code of {value.__qualname__}", behaviour, "", value)
+            found.setdefault(place.identity, Watched(place, behaviour))
+        methods = _functions(value)
+        pending.extend(methods)
+        for cls in _classes(value):  # what methods read of their own class
+            note(_class_places(cls, frozenset().union(*(_names(m.__code__) for m in methods))))
+
+    for constant in constants:
+        reach(constant)
+    while pending:
+        current = pending.pop()
+        if id(current) in seen or _is_fixed(current.__module__):
+            continue
+        seen.add(id(current))
+        note(_places(current))
     return list(found.values())
 
 
@@ -136,18 +154,19 @@ def _is_library(value: Any) -> bool:
     return hasattr(value, "__tilejit_kernel__") and _is_fixed(getattr(value, "__module__", None))
 
 
-def _names(code: types.CodeType) -> set[str]:
-    names = set(code.co_names)
+@lru_cache(maxsize=1024)
+def _names(code: types.CodeType) -> frozenset[str]:
+    names = frozenset(code.co_names)
     for const in code.co_consts:
         if isinstance(const, types.CodeType):
             names |= _names(const)
     return names
 
 
-def _read_as_globals(code: types.CodeType) -> set[str]:
-    names = {
-        i.argval for i in dis.get_instructions(code) if i.opname in ("LOAD_GLOBAL", "LOAD_NAME")
-    }
+@lru_cache(maxsize=1024)
+def _read_as_globals(code: types.CodeType) -> frozenset[str]:
+    instructions = dis.get_instructions(code)
+    names = frozenset(i.argval for i in instructions if i.opname in ("LOAD_GLOBAL", "LOAD_NAME"))
     for const in code.co_consts:
         if isinstance(const, types.CodeType):
             names |= _read_as_globals(const)
@@ -165,9 +184,7 @@ def _places(function: types.FunctionType) -> Iterator[Place]:
         roots.append(Place(f"closure variable {name!r} of {function.__qualname__}", cell, None))
     yield from roots
     for name in sorted((_read_as_globals(function.__code__) & vars(builtins).keys()) - space.keys()):
-        yield Place(f"global {name!r} of {function.__module__}", _Chain(space), name)
-    if not hasattr(function, "__tilejit_kernel__"):
-        yield Place(f"the code of {function.__qualname__}", _Behaviour(function), "")
+        yield Place(f"global {name!r} of {function.__module__}", _Chain(space), name, space)
     visited: set[int] = set()
     while roots:
         try:
@@ -181,7 +198,7 @@ def _places(function: types.FunctionType) -> Iterator[Place]:
             roots += attributes
 
 
-def _attributes(value: Any, names: set[str]) -> Iterator[Place]:
+def _attributes(value: Any, names: Set[str]) -> Iterator[Place]:
     """The attributes with these names of a module, a class, or a constant's class."""
     if isinstance(value, types.ModuleType):
         if not _is_library(value):
@@ -189,24 +206,27 @@ def _attributes(value: Any, names: set[str]) -> Iterator[Place]:
                 yield Place(f"{name!r} of {value.__name__}", vars(value), name)
         return
     for cls in _classes(value):
-        spaces = [vars(c) for c in cls.__mro__ if not _is_library(c)]
-        for name in sorted(names.intersection(*[set().union(*spaces)])):
-            container = spaces[0] if name in spaces[0] else _Chain(*spaces)
-            yield Place(f"{name!r} of {cls.__name__}", container, name)
+        yield from _class_places(cls, names)
+
+
+def _class_places(cls: type, names: Set[str]) -> Iterator[Place]:
+    spaces = [vars(c) for c in cls.__mro__ if not _is_library(c)]
+    for name in sorted(names.intersection(set().union(*spaces))):
+        container = spaces[0] if name in spaces[0] else _Chain(*spaces)
+        yield Place(f"{name!r} of {cls.__name__}", container, name, cls)
 
 
 def _classes(value: Any) -> Iterator[type]:
     """The user's classes that a value is or holds instances of."""
-    if isinstance(value, type):
-        classes: Iterable[type] = (value,)
-    elif isinstance(value, types.FunctionType) or hasattr(value, "__tilejit_kernel__"):
+    if isinstance(value, types.FunctionType | types.ModuleType):
         return
-    else:
-        classes = (type(value),)
-    yield from (c for c in classes if not _is_library(c))
-    if isinstance(value, tuple | frozenset) or is_dataclass(value):
-        for item in _items(value):
-            yield from _classes(item)
+    if hasattr(value, "__tilejit_kernel__"):
+        return
+    cls = value if isinstance(value, type) else type(value)
+    if not _is_library(cls):
+        yield cls
+    for item in _items(value):
+        yield from _classes(item)
 
 
 def _items(value: Any) -> Iterable[Any]:
@@ -243,7 +263,13 @@ def _members(member: Any) -> list[types.FunctionType]:
         parts = [member.fget]
     else:
         parts = [getattr(member, "__func__", getattr(member, "func", member))]
-    return [p for p in parts if isinstance(p, types.FunctionType)]
+    functions = [p for p in parts if isinstance(p, types.FunctionType)]
+    # Not those that dataclasses and other libraries wrote.
+    return [
+        f
+        for f in functions
+        if f.__code__.co_filename != "<string>" and not _is_fixed(f.__globals__.get("__name__"))
+    ]
 
 
 def source_lines(watched: list[Watched], namespace: dict[str, Any]) -> list[str]:

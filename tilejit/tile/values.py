@@ -222,8 +222,10 @@ class Evaluator:
         if high <= 0:
             return self._wrapped(-operand, expr.type.dtype)
         if operand.exact:
-            return Affine(settle(np.abs(np.asarray(operand.const))))
-        return self._between("abs", (operand,), 0, max(-low, high), f"abs({operand})")
+            size = Affine(settle(np.abs(np.asarray(operand.const))))
+        else:
+            size = self._between("abs", (operand,), 0, max(-low, high), f"abs({operand})")
+        return self._wrapped(size, expr.type.dtype)  # the least integer is its own magnitude
 
     def _binary(self, expr: nodes.Binary) -> Value:
         op = expr.op
