@@ -35,8 +35,7 @@ def page() -> str:
             f"{target.replace('|', ' or ')}: {count}" for target, count in sorted(targets.items())
         )
         tile = sum(form.tile for form in forms)
-        meaning = "yes" if family.execute is not None else "no"
-        lines.append(f"| {name} | {len(forms)} | {tile} | {listed or '–'} | {meaning} |")
+        lines.append(f"| {name} | {len(forms)} | {tile} | {listed or '–'} | {family.simulated} |")
     lines += ["", "## On silicon", ""]
     if run is None:
         lines.append("No GPU run is recorded.")

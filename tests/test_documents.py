@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import summary
 from tests import evidence_page
 
 ROOT = Path(__file__).parent.parent
@@ -16,6 +17,11 @@ TUTORIALS = sorted((ROOT / "tutorials").glob("*.py"))
 
 def test_evidence_page_is_up_to_date() -> None:
     assert evidence_page.PAGE.read_text() == evidence_page.page(), "run `make docs`"
+
+
+def test_readme_results_are_up_to_date() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert text == summary.page(text), "run `make docs`"
 
 
 @pytest.mark.parametrize("path", TUTORIALS, ids=lambda p: p.stem)

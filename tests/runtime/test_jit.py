@@ -1,7 +1,9 @@
 """JitFunction beyond launching: the simulator, inspection, identity as a Python function."""
 
+import copy
 import inspect
 import os
+import pickle
 import subprocess
 import sys
 from typing import Any
@@ -113,6 +115,16 @@ def test_it_still_is_the_python_function() -> None:
     assert inspect.getsource(k) == inspect.getsource(scale)
     assert list(inspect.signature(k).parameters) == ["X", "a", "W"]
     assert k.__tilejit_kernel__.name == "scale"
+
+
+kernel_by_name = jit(scale)
+kernel_by_name.__qualname__ = "kernel_by_name"
+
+
+def test_copies_and_pickles_are_the_kernel_itself() -> None:
+    k = kernel_by_name
+    assert copy.copy(k) is k and copy.deepcopy({"k": [k]})["k"][0] is k
+    assert pickle.loads(pickle.dumps(k)) is k
 
 
 def test_a_failing_step_fails_again_and_then_recovers() -> None:

@@ -90,4 +90,4 @@ def _float_combined(name: str, type_: str, old: np.generic, given: np.generic) -
     return int(numeric.compute(form, inputs)[0][0])
 
 
-FAMILY = raw_family("atom_red", "docs/contract/raw.md", execute)
+FAMILY = raw_family("atom_red", "docs/contract/raw.md", execute, "yes")

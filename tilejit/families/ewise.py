@@ -198,4 +198,7 @@ def execute(issue: Issue, machine: Machine) -> None:
     raise fault(InternalError, "internal/ewise", "ewise has no native instruction", issue.span)
 
 
-FAMILY = Family(name="ewise", params=(), check=check, bind=bind, execute=execute, contract=CONTRACT)
+FAMILY = Family(
+    name="ewise", params=(), check=check, bind=bind, execute=execute, simulated="yes",
+    contract=CONTRACT,
+)  # fmt: skip

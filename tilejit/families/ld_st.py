@@ -224,5 +224,6 @@ def _bytes(words: list[BitArray], container: np.dtype) -> np.ndarray:
 
 
 FAMILY = Family(
-    name="ld_st", params=PARAMS, check=check, bind=bind, execute=execute, contract=CONTRACT
-)
+    name="ld_st", params=PARAMS, check=check, bind=bind, execute=execute,
+    simulated="all but 128-bit registers", contract=CONTRACT,
+)  # fmt: skip

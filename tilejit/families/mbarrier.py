@@ -14,4 +14,4 @@ def execute(issue: Issue, machine: Machine) -> None:
     machine.unsimulated(issue.form.spelling)
 
 
-FAMILY = raw_family("mbarrier", "docs/contract/raw.md", execute)
+FAMILY = raw_family("mbarrier", "docs/contract/raw.md", execute, "no")

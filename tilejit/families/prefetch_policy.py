@@ -25,4 +25,4 @@ def execute(issue: Issue, machine: Machine) -> None:
             machine.write(operand, [np.full(machine.active().shape, OPAQUE_POLICY)])
 
 
-FAMILY = raw_family("prefetch_policy", "docs/contract/raw.md", execute)
+FAMILY = raw_family("prefetch_policy", "docs/contract/raw.md", execute, "all but discard")

@@ -199,5 +199,6 @@ def execute(issue: Issue, machine: Machine) -> None:
 
 
 FAMILY = Family(
-    name="registers", params=PARAMS, check=check, bind=bind, execute=execute, contract=CONTRACT
-)
+    name="registers", params=PARAMS, check=check, bind=bind, execute=execute,
+    simulated="all but cvt.rs and mov.b128", contract=CONTRACT,
+)  # fmt: skip

@@ -180,4 +180,6 @@ def _active_mask(issue: Issue, machine: Machine) -> None:
     _write(issue, machine, _packed(machine.active()))
 
 
-FAMILY = raw_family("sync", "docs/contract/raw.md", execute)
+FAMILY = raw_family(
+    "sync", "docs/contract/raw.md", execute, "all but barrier arrive, bar.red and mapa"
+)

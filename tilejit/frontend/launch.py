@@ -59,9 +59,7 @@ def config(lw: Lowering, launch: LaunchConfig, override: LaunchOverride) -> ir.L
     )
 
 
-def _check_limits(
-    lw: Lowering, block: tuple[int, ...], cluster: tuple[int, ...] | None
-) -> None:
+def _check_limits(lw: Lowering, block: tuple[int, ...], cluster: tuple[int, ...] | None) -> None:
     target = lw.signature.target
     limits = TARGETS[target].limits
     threads, ctas = math.prod(block), math.prod(cluster or (1,))

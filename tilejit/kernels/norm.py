@@ -129,7 +129,18 @@ def moments_of_registers(x, t, N, sums, squares, centered: T.constexpr, plan: T.
 
 @jit
 def moments_in_chunks(
-    kept, batch, staged, x, p, q, source, t, N, sums, squares, centered: T.constexpr,
+    kept,
+    batch,
+    staged,
+    x,
+    p,
+    q,
+    source,
+    t,
+    N,
+    sums,
+    squares,
+    centered: T.constexpr,
     plan: T.constexpr,
 ):
     """(mean, sum of squared differences) of a row read chunk by chunk, once."""

@@ -183,7 +183,9 @@ def _places(function: types.FunctionType) -> Iterator[Place]:
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
         roots.append(Place(f"closure variable {name!r} of {function.__qualname__}", cell, None))
     yield from roots
-    for name in sorted((_read_as_globals(function.__code__) & vars(builtins).keys()) - space.keys()):
+    for name in sorted(
+        (_read_as_globals(function.__code__) & vars(builtins).keys()) - space.keys()
+    ):
         yield Place(f"global {name!r} of {function.__module__}", _Chain(space), name, space)
     visited: set[int] = set()
     while roots:

@@ -198,6 +198,8 @@ class Family:
     """Native steps of a checked call."""
     execute: Callable[[Issue, Machine], None]
     """What the hardware does, from the PTX ISA."""
+    simulated: str
+    """What of ``execute`` is modelled, in words for the evidence page: ``yes``, ``no``, ``all but …``."""
     contract: str
     """Anchor of the contract page, e.g. ``docs/contract/ld_st.md``."""
 

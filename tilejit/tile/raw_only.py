@@ -12,7 +12,9 @@ from tilejit.tile.call import TileCall
 from tilejit.tile.family import PRED, PRESERVE_DST, Family, Issue, Machine, Step
 
 
-def raw_family(name: str, contract: str, execute: Callable[[Issue, Machine], None]) -> Family:
+def raw_family(
+    name: str, contract: str, execute: Callable[[Issue, Machine], None], simulated: str
+) -> Family:
     """The family called ``name``, of which only ``execute`` is ever used."""
 
     def check(call: TileCall, report: Report) -> None:
@@ -23,5 +25,5 @@ def raw_family(name: str, contract: str, execute: Callable[[Issue, Machine], Non
 
     return Family(
         name=name, params=(PRED, PRESERVE_DST), check=check, bind=bind, execute=execute,
-        contract=contract,
+        simulated=simulated, contract=contract,
     )  # fmt: skip
