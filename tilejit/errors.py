@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import linecache
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -206,6 +207,7 @@ def attach_span(error: TileError, span: Span) -> TileError:
 
 
 _previous_hook = sys.excepthook
+_previous_thread_hook = threading.excepthook
 
 
 def _excepthook(
@@ -218,4 +220,15 @@ def _excepthook(
         _previous_hook(kind, value, traceback)
 
 
+def _thread_excepthook(args: threading.ExceptHookArgs) -> None:
+    """The same in a thread, named as Python names it."""
+    value = args.exc_value
+    if isinstance(value, TileError) and not isinstance(value, InternalError):
+        name = args.thread.name if args.thread is not None else "<unknown>"
+        print(f"Exception in thread {name}:\n{value.render()}", file=sys.stderr)
+    else:
+        _previous_thread_hook(args)
+
+
 sys.excepthook = _excepthook
+threading.excepthook = _thread_excepthook

@@ -228,7 +228,13 @@ def _keep(artifact: Artifact, lowered: Lowered) -> None:
     folder = os.environ.get("TILEJIT_KEEP")
     if not folder:
         return
-    root = Path(folder)
+    try:
+        _write_stages(Path(folder), artifact, lowered)
+    except OSError as error:
+        warnings.warn(f"TILEJIT_KEEP={folder}: cannot write there: {error}", stacklevel=2)
+
+
+def _write_stages(root: Path, artifact: Artifact, lowered: Lowered) -> None:
     root.mkdir(parents=True, exist_ok=True)
     stem = f"{artifact.kernel}-{artifact.target}-{artifact.key[:12]}"
     (root / f"{stem}.ir").write_text(script.print_function(lowered.function))

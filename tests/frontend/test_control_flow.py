@@ -46,6 +46,44 @@ BODIES = {
         else:
             out[3] = 9
     """,
+    "for_else_left_by_a_helpers_return": """
+        def find(a):
+            for k in range(2):
+                for i in range(3):
+                    if i * 2 == a:
+                        return i + 10
+                    if i == a + 50:
+                        break
+                else:
+                    out[3] += 1
+            else:
+                return -7
+        out[0] = find(n)
+        out[1] = find(n - n + 2)
+        def count(a):
+            i = 0
+            while i < 5:
+                if i == a:
+                    return i * 10
+                i += 1
+            else:
+                i = 77
+                out[4] += 1
+            return i + a
+        out[2] = count(n) + count(n + 100)
+    """,
+    "nested_comprehensions": """
+        out[0] = sum([i * j * n for i in range(4) for j in range(i)])
+        out[1] = sum([i + j + k * n for (i, k) in ((1, n), (2, 3)) for j in (1, i, k)])
+        out[2] = sum(i + j for i in (1, 2) for j in (1, i) if j > 1) * n
+    """,
+    "equality_of_parts": """
+        out[0] = 1 if (n, 1) == (3, 1) else 2
+        out[1] = 1 if (n, (1, n + 1)) != (3, (1, 4)) else 2
+        out[2] = ((n, 1) in ((3, 1), (4, 1))) + (5 in (n, 5)) * 2 + (3 in [n, 1]) * 4
+        out[3] = ((n, 1) == (n,)) + ((n,) == 3) * 2 + ((n,) == [n]) * 4 + ([n] == [3]) * 8
+        out[4] = ((n, None) == (3, None)) + ((n, 'a') == (n, 'b')) * 2
+    """,
     "while_else": """
         i = 0
         while i < n:

@@ -407,3 +407,30 @@ def test_module_attributes_and_aliases() -> None:
     kernel = make("def k(out, n):\n    out[0] = m.f(n) + m.SIZE\n    out[1] = g(n)\n    out[2] = math.floor(2.5)\n",
                   m=module, g=module.f, math=math)  # fmt: skip
     assert results(kernel, n=2)[:3] == [10, 6, 2]
+
+
+@pytest.mark.parametrize(
+    ("target", "launch", "message"),
+    [
+        ("sm_90a", "block=1024", None),
+        ("sm_90a", "block=1025", "at most 1024 threads"),
+        ("sm_90a", "block=(1, 1, 65)", "which is 65 threads"),
+        ("sm_90a", "block=32, cluster=16", None),
+        ("sm_90a", "block=32, cluster=(16, 2)", "at most 16 CTAs"),
+        ("sm_80", "block=32, cluster=2", "sm_80 has no clusters"),
+    ],
+)
+def test_blocks_and_clusters_over_the_targets_limits(
+    target: str, launch: str, message: str | None
+) -> None:
+    kernel = make(f"""
+        def k(out):
+            T.device_entry(launch=T.cuda.LaunchConfig(grid=32, {launch}))
+    """)
+    args = Signature((("out", tensor("int32", 8)),), target)
+    if message is None:
+        frontend.lower(kernel, args)
+        return
+    with pytest.raises(SyntaxUnsupported) as caught:
+        frontend.lower(kernel, args)
+    assert message in str(caught.value)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import math
 
 import pytest
@@ -262,3 +264,58 @@ def test_local_and_shared_elements() -> None:
         n=5,
     )
     assert got[:4] == [15, 16, 10, 14]
+
+
+LAYOUT = 'T.alloc_local((%s,), "float32", layout=T.layout("(4):(1)"))'
+
+
+@pytest.mark.parametrize("count", [3, 5])
+def test_a_layout_of_another_size_is_refused(count: int) -> None:
+    assert code_of(f"r = {LAYOUT % count}", n=1) == "layout"
+    lower(f"def k(out, n):\n    r = {LAYOUT % 4}\n", n=ScalarArg(d.int32))
+
+
+@pytest.mark.parametrize("annotation", ["foo bar", "1 +"])
+def test_an_annotation_that_is_no_expression(annotation: str) -> None:
+    assert code_of(f"x: {annotation!r} = n", n=1) == "annotation"
+
+
+@pytest.mark.parametrize(
+    "expression", ["(n, 1) < (2, 1)", "'%d' % (n,)", "(n, 'a') - (n,)"]
+)
+def test_operators_that_do_not_take_run_time_parts(expression: str) -> None:
+    assert code_of(f"out[0] = {expression}", n=1) == "type"
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    a: object
+    b: object = 3
+    c: object = dataclasses.field(default=7, compare=False)
+
+    @property
+    def total(self):  # type: ignore[no-untyped-def]
+        return self.a + self.b
+
+    @property
+    def broken(self):  # type: ignore[no-untyped-def]
+        return 1 // 0
+
+    @functools.cached_property
+    def kept(self):  # type: ignore[no-untyped-def]
+        return self.a
+
+
+def test_properties_and_equality_of_dataclasses() -> None:
+    body = """
+        p = Pair(n, 2)
+        out[0] = p.total + Pair(1, 2).total
+        out[1] = 1 if p == Pair(3, 2, 8) else 0
+        out[2] = 1 if p == Pair(4, 2) else 0
+    """
+    kernel = make("def k(out, n):" + body, Pair=Pair)
+    assert results(kernel, n=3)[:3] == [8, 1, 0]
+    for name, code in (("kept", "attribute"), ("broken", "constant"), ("none", "attribute")):
+        with pytest.raises(SyntaxUnsupported) as caught:
+            results(make(f"def k(out, n):\n    out[0] = Pair(n).{name}", Pair=Pair), n=3)
+        assert tuple(caught.value.codes) == (f"frontend/{code}",)

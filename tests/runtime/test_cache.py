@@ -156,7 +156,7 @@ def test_zero_turns_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cache.get(KEY) is None and not cache.put(KEY, ENTRY)
 
 
-@pytest.mark.parametrize("text", ["many", "-1"])
+@pytest.mark.parametrize("text", ["nan", "inf", "many", "-1"])
 def test_a_bad_cap_is_warned_about(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv("TILEJIT_CACHE_SIZE_MB", text)
     with pytest.warns(CacheWarning, match="TILEJIT_CACHE_SIZE_MB"):

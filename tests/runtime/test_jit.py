@@ -81,6 +81,9 @@ def test_default_targets(monkeypatch: pytest.MonkeyPatch) -> None:
     assert jit(scale, target="sm_103a").signature(x, 1.0).target == "sm_103a"
     monkeypatch.setenv("TILEJIT_TARGET", "sm_100a")
     assert jit(scale).signature(x, 1.0).target == "sm_100a"
+    monkeypatch.setenv("TILEJIT_TARGET", "sm_999")
+    with pytest.raises(TargetError):
+        jit(scale).signature(x, 1.0)
     with pytest.raises(TargetError):
         jit(scale, target="sm_91")
     with pytest.raises(TargetError):

@@ -84,6 +84,59 @@ def compile_scale(**options: bool) -> object:
     return scale.compile(VECTOR, None, ScalarArg(dtypes.float32), **options)
 
 
+def test_a_strided_tensor_that_requires_grad_is_read_at_its_own_strides() -> None:
+    base, y = torch.arange(600.0, requires_grad=True), torch.zeros(300)
+    for x in (base[::2], base.view(300, 2)[:, 1], torch.ones(1, requires_grad=True).expand(300)):
+        scale(x, y, 1.0)
+        assert torch.equal(y, x.detach() * 2)
+
+
+def test_a_size_that_only_the_grid_reads() -> None:
+    @jit
+    def k(X: T.Tensor((T.dynamic("M"), 32), "float32")):
+        T.device_entry(launch=T.cuda.LaunchConfig(grid=X.shape[0], block=32))
+        X[T.cuda.block_idx("x"), T.cuda.thread_idx("x")] = 1.0
+
+    x = torch.zeros(3, 32)
+    k(x)
+    assert torch.equal(x, torch.ones(3, 32))
+
+
+def test_shared_memory_over_the_limit_in_the_simulator() -> None:
+    @jit
+    def k(X: T.Tensor(("N",), "float32"), SIZE: T.constexpr):
+        T.device_entry(launch=T.cuda.LaunchConfig(grid=1, block=1))
+        s = T.alloc_shared((SIZE,), "uint8", layout="default")
+        s[0] = 1
+
+    k(torch.zeros(1), 232448)
+    with pytest.raises(LaunchError, match="232449 bytes, sm_90a gives a block 232448") as caught:
+        k(torch.zeros(1), 232449)
+    assert "s: 232449 bytes" in str(caught.value)
+
+
+def test_a_folder_to_keep_in_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEJIT_KEEP", os.devnull)
+    with pytest.warns(UserWarning, match="TILEJIT_KEEP"):
+        assert scale.compile(VECTOR, None, 1.0, fresh=True).cubin
+
+
+def test_an_error_in_a_thread_shows_no_frames_of_ours(folder: Path) -> None:
+    script = folder / "threaded.py"
+    script.write_text(
+        "import threading, torch\nfrom tilejit import T, jit\n"
+        "@jit\ndef k(X: T.Tensor((4,), 'float32')):\n    pass\n"
+        "t = threading.Thread(target=lambda: k(torch.zeros(5)))\nt.start()\nt.join()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, script],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert "error[launch/shape]" in done.stderr and "Traceback" not in done.stderr
+
+
 def test_disk_hit_miss_and_damage() -> None:
     first = compile_scale(fresh=True)
     assert first.origin.startswith("compiled by NVRTC")

@@ -240,3 +240,21 @@ def test_describing_a_tensor_reads_no_data() -> None:
     x = torch.Tensor._make_subclass(Untouchable, torch.empty(2, 3))
     assert torch_glue.describe(x) == "Tensor((2,3), float32, cpu)"
     assert codes(matrix, x, aligned(3, 4)).count("launch/shape") == 2
+
+
+def test_empty_and_fake_tensors_are_refused() -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    def k(X: T.Tensor((T.dynamic("M"), "N"))): ...
+
+    signature(k, torch.empty(0, 4))
+    assert codes(k, torch.empty(4, 0)) == ["launch/empty"]
+    with FakeTensorMode():
+        fake = torch.empty(4, 4)
+    assert codes(k, fake) == ["launch/tensor"]
+
+    def mapped(x: torch.Tensor) -> torch.Tensor:
+        assert codes(k, x) == ["launch/tensor"]
+        return x
+
+    torch.func.vmap(mapped)(torch.empty(2, 4, 4))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.tile.kit import apply, guard, hw, i32, kernel, op, var
+from tilejit import dtypes
 from tilejit.ir import nodes
 from tilejit.tile.affine import CTA, GRID, THREAD, WARP, Affine
 from tilejit.tile.facts import analyse
@@ -177,3 +180,54 @@ def test_quotient_by_a_run_time_count_stays_below_its_factor():
 
 def test_unreached_calls_are_dead():
     assert at_call(guard(op("ge", TID, 128), CALL())).context.dead
+
+
+@pytest.mark.parametrize("type_", [nodes.INT32, nodes.INT64], ids=str)
+@pytest.mark.parametrize("name", ["mul", "add", "neg", "abs"])
+def test_arithmetic_of_unbounded_integers_may_wrap(type_, name):
+    x, y = nodes.Var("x", type_), nodes.Var("y", type_)
+    two, zero = nodes.Const(2, type_), nodes.Const(0, type_)
+    made = (
+        nodes.Binary(name, x, two, type_) if name in ("mul", "add") else nodes.Unary(name, x, type_)
+    )
+    sign = {"neg": "le"}.get(name, "ge")
+    body = [nodes.Declare(y, made), CALL()]
+    if name != "abs":
+        body = [guard(nodes.Binary(sign, x, zero, nodes.BOOL), *body)]
+    low, _ = known(at_call(*body, params=(x,)), "y")
+    assert low < 0
+
+
+@pytest.mark.parametrize("type_", [nodes.INT64, nodes.ScalarType(dtypes.uint64)], ids=str)
+def test_guards_near_the_ends_of_64_bit_types_are_reached(type_):
+    x = nodes.Var("x", type_)
+    large = nodes.Const(1 << 62, type_)
+    site = at_call(guard(nodes.Binary("ge", x, large, nodes.BOOL), CALL()), params=(x,))
+    assert not site.context.dead
+
+
+def test_either_side_of_an_or_bounds_a_value():
+    n = var("n")
+    site = at_call(guard(op("or", op("eq", n, 3), op("eq", n, 30)), CALL()), params=(n,))
+    assert known(site, "n") == (3, 30)
+    m = var("m")
+    site = at_call(guard(op("or", op("eq", n, 3), op("eq", m, 30)), CALL()), params=(n, m))
+    assert known(site, "n") == (-(1 << 31), (1 << 31) - 1)
+
+
+def test_a_wrapped_product_keeps_its_low_bits():
+    n, x = var("n"), var("x")
+    site = at_call(nodes.Declare(x, op("mul", n, 12)), CALL(), params=(n,))
+    assert site.context.divisible(site.env["x"], 4) and not site.context.divisible(site.env["x"], 3)
+
+
+def test_shifts_by_the_thread_index_up_to_63():
+    x = nodes.Var("x", nodes.INT64)
+    wide = nodes.Cast(TID, nodes.INT64)
+    site = at_call(
+        nodes.Declare(x, nodes.Binary("shr", nodes.Const(5, nodes.INT64), wide, nodes.INT64)),
+        CALL(),
+        block=(64,),
+    )
+    low, high = known(site, "x")
+    assert low <= 0 and high >= 5

@@ -8,6 +8,7 @@ Arguments are bound to the function's real Python signature first. Not here: tho
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -150,6 +151,11 @@ def _alloc(space: ir.Space) -> Callable[..., Any]:
                 lw.refuse("shape", f"extents are at least 1, got {dims}")
         element = tensors.as_dtype(lw, dtype)
         found = tensors.as_layout(lw, layout, dims)
+        if found is not None and found.size != math.prod(dims):
+            lw.refuse(
+                "layout", f"the layout has {found.size} coordinates, the shape {dims} has "
+                f"{math.prod(dims)}", help="a layout's extents multiply to the buffer's size",
+            )  # fmt: skip
         align_bytes = 16 if align is None else tensors.extent(lw, align)
         if align_bytes < 1 or align_bytes & (align_bytes - 1):
             lw.refuse("align", f"align is a power of two of bytes, got {align_bytes}")
@@ -360,7 +366,9 @@ def _tile_operand(lw: Lowering, value: Any, index: int, count: int, forms: tuple
     if is_number(value):
         return typed_literal(lw, value, _specs(forms, index, count))
     if value is None:
-        lw.refuse("operand", f"operand {index} is None")
+        lw.refuse(
+            "operand", f"operand {index} is None", help="test an optional tensor with `is not None`"
+        )
     lw.refuse(
         "operand", f"operand {index} is {describe(value)}", help="operands are tensors and scalars"
     )

@@ -15,7 +15,7 @@ from tilejit.frontend.values import describe, dtype_of, is_scalar, subexpression
 from tilejit.ir import nodes as ir
 from tilejit.ir.signature import LaunchOverride
 from tilejit.language.annotations import LaunchConfig
-from tilejit.target import TARGETS
+from tilejit.target import Target
 
 MAX_GRID = (2**31 - 1, 65535, 65535)
 
@@ -61,7 +61,7 @@ def config(lw: Lowering, launch: LaunchConfig, override: LaunchOverride) -> ir.L
 
 def _check_limits(lw: Lowering, block: tuple[int, ...], cluster: tuple[int, ...] | None) -> None:
     target = lw.signature.target
-    limits = TARGETS[target].limits
+    limits = Target.parse(target).limits
     threads, ctas = math.prod(block), math.prod(cluster or (1,))
     if threads > limits.threads_per_block or any(n > m for n, m in zip(block, limits.block)):
         lw.refuse(

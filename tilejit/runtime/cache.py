@@ -77,7 +77,7 @@ def cap_bytes() -> int:
     text = os.environ.get("TILEJIT_CACHE_SIZE_MB", "")
     try:
         megabytes = float(text) if text else float(DEFAULT_SIZE_MB)
-        if megabytes < 0:
+        if not 0 <= megabytes < float("inf"):
             raise ValueError
     except ValueError:
         _warn(f"TILEJIT_CACHE_SIZE_MB={text!r} is not a number of MiB; using {DEFAULT_SIZE_MB}")

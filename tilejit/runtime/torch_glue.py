@@ -124,9 +124,9 @@ def target_of_device(device: int) -> str:
 
 def default_target() -> str:
     """``TILEJIT_TARGET``; else torch's current CUDA device; else ``sm_90a``."""
-    named = os.environ.get("TILEJIT_TARGET")
+    named = os.environ.get("TILEJIT_TARGET", "").strip()
     if named:
-        return named
+        return Target.parse(named).name
     torch_loaded = "torch" in sys.modules
     if torch_loaded and cuda_is_usable():
         return target_of_device(current_device())

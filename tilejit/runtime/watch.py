@@ -213,7 +213,7 @@ def _attributes(value: Any, names: Set[str]) -> Iterator[Place]:
 
 def _class_places(cls: type, names: Set[str]) -> Iterator[Place]:
     spaces = [vars(c) for c in cls.__mro__ if not _is_library(c)]
-    for name in sorted(names.intersection(set().union(*spaces))):
+    for name in sorted(names & frozenset().union(*spaces)):
         container = spaces[0] if name in spaces[0] else _Chain(*spaces)
         yield Place(f"{name!r} of {cls.__name__}", container, name, cls)
 

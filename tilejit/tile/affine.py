@@ -527,7 +527,7 @@ def conjunction(a: Cond, b: Cond) -> Cond:
         min(_run_time_level(a), _run_time_level(b)),
         a.elected or b.elected,
         a.when_true + b.when_true,
-        (),
+        _either(a.when_false, b.when_false),
         a.congruent_true + b.congruent_true,
         (),
     )
@@ -547,10 +547,21 @@ def disjunction(a: Cond, b: Cond) -> Cond:
         np.logical_or(a.must, b.must),
         level,
         False,
-        (),
+        _either(a.when_true, b.when_true),
         a.when_false + b.when_false,
         (),
         a.congruent_false + b.congruent_false,
+    )
+
+
+def _either(a: tuple[Affine, ...], b: tuple[Affine, ...]) -> tuple[Affine, ...]:
+    """What holds (≥ 0) where all of ``a`` or all of ``b`` does: the weaker of comparable pairs."""
+    return tuple(
+        x if x.const >= y.const else y
+        for x in a
+        for y in b
+        if isinstance(x.const, int) and isinstance(y.const, int) and x.terms
+        if (x - y).exact
     )
 
 

@@ -36,6 +36,7 @@ from tilejit.tile.affine import (
     enter,
     exactly,
     is_zero,
+    magnitude,
     negation,
     of_symbol,
     settle,
@@ -58,9 +59,8 @@ Environment: TypeAlias = dict[str, Value]
 
 
 def integer_bounds(dtype: DType) -> tuple[int, int]:
-    """Range of a type, cut to what the abstract arithmetic can hold."""
-    low, high = dtypes.integer_range(dtype)
-    return max(low, -HUGE), min(high, HUGE)
+    """Range of a type; ends beyond ±HUGE are held by symbols, not by arrays."""
+    return dtypes.integer_range(dtype)
 
 
 @dataclass(slots=True)
@@ -278,9 +278,9 @@ class Evaluator:
             case "max":
                 return -self.minimum(-a, -b)
             case "shl" if b.exact:
-                return self._product(a, Affine(settle(1 << np.asarray(b.const))))
+                return self._product(a, _two_to(b.const))
             case "shr" if b.exact:
-                return self.divided(a, Affine(settle(1 << np.asarray(b.const))))[0]
+                return self.divided(a, _two_to(b.const))[0]
         return self._bitwise(op, a, b, dtype)
 
     def _bitwise(self, op: str, a: Affine, b: Affine, dtype: DType) -> Affine:
@@ -319,7 +319,7 @@ class Evaluator:
             if is_zero(a_rem) and is_zero(b_rem):
                 mod = max(1, a_mod) * max(1, b_mod)
             symbol = Symbol(
-                f"({a})*({b})", max(min(corners), -HUGE), min(max(corners), HUGE),
+                f"({a})*({b})", min(corners), max(corners),
                 mod=mod if mod < HUGE else 1, level=level,
             )  # fmt: skip
             product = of_symbol(symbol)
@@ -554,7 +554,8 @@ class Evaluator:
         if isinstance(first, Affine) and isinstance(second, Affine):
             if first.key() == second.key():
                 return first
-            if cond.exact:
+            sizes = [magnitude(n) for v in (first, second) for n in (v.const, *v.terms.values())]
+            if cond.exact and max(sizes) < HUGE:
                 return _merged(np.asarray(cond.may), first, second)
             return hull([(a[0], first), (b[0], second)], name, level)
         return self.unknown(type_, name, level)
@@ -589,26 +590,51 @@ class Evaluator:
         low, high = dtypes.integer_range(dtype)
         if value.exact:
             return _wrap_exact(value, low, high)
-        least, greatest = self.context.range(value)
-        if low <= least and greatest <= high:
+        if self._fits(value, low, high):
             return value
-        if (low <= least or self.context.prove_nonnegative(value - low)) and (
-            greatest <= high or self.context.prove_nonnegative(-value + high)
-        ):
-            return value
-        low, high = integer_bounds(dtype)
+        name = f"({value}, may wrap in {dtype.name})"
+        # Wrapping keeps the low bits.
+        mod, rem = self.context.congruence(value)
+        mod = math.gcd(mod, 1 << dtype.bits)
+        if not isinstance(rem, int):
+            mod, rem = 1, 0
         return self._between(
-            f"wrap {dtype.name}", (value,), low, high, f"({value}, may wrap in {dtype.name})"
+            f"wrap {dtype.name}", (value,), low, high, name, mod=mod, rem=rem % mod
         )
+
+    def _fits(self, value: Affine, low: int, high: int) -> bool:
+        least, greatest = self.context.range(value)
+        # Ranges of arrays saturate at ±HUGE: there only a plain symbol is what it is.
+        (coefficient, *more) = value.terms.values()
+        plain = is_zero(value.const) and not more and is_zero(settle(coefficient - 1))
+        above = low <= least and (plain or least > -HUGE)
+        below = greatest <= high and (plain or greatest < HUGE)
+        try:
+            return (above or self.context.prove_nonnegative(value - low)) and (
+                below or self.context.prove_nonnegative(-value + high)
+            )
+        except OverflowError:
+            return False
 
     # --- derived symbols
 
     def _between(
-        self, op: str, operands: tuple[Affine, ...], low: int, high: int, name: str
+        self,
+        op: str,
+        operands: tuple[Affine, ...],
+        low: int,
+        high: int,
+        name: str,
+        *,
+        mod: int = 1,
+        rem: int = 0,
     ) -> Affine:
         level = min(self.context.uniformity(o) for o in operands)
         key = (op, *(o.key() for o in operands))
-        return self._derive(key, lambda: (of_symbol(Symbol(name, low, high, level=level)), ()))
+        return self._derive(
+            key,
+            lambda: (of_symbol(Symbol(name, low, high, mod=mod, rem=rem, level=level)), ()),
+        )
 
     def _derive(
         self, key: tuple[object, ...], make: Callable[[], tuple[Affine, tuple[Affine, ...]]]
@@ -623,8 +649,7 @@ class Evaluator:
 def hull(values: list[tuple[Context, Affine]], name: str, level: int) -> Affine:
     """A new symbol that covers all the values, each ranged in its own context."""
     ranges = [context.range(value) for context, value in values]
-    low = max(min(r[0] for r in ranges), -HUGE)
-    high = min(max(r[1] for r in ranges), HUGE)
+    low, high = min(r[0] for r in ranges), max(r[1] for r in ranges)
     mod, rem = common_congruence(values)
     return of_symbol(Symbol(name, low, high, mod=mod, rem=rem, level=level))
 
@@ -658,6 +683,17 @@ _RULES: dict[type, Callable[[Evaluator, Any], Value]] = {
     nodes.Address: Evaluator._address,
     nodes.Call: Evaluator._call,
 }
+
+
+def _two_to(count: Number) -> Affine:
+    """2**count; OverflowError where an int64 array could not hold it."""
+    if isinstance(count, int):
+        if not 0 <= count < 64:
+            raise OverflowError
+        return Affine(1 << count)
+    if bool(((count < 0) | (count >= 61)).any()):
+        raise OverflowError
+    return Affine(1 << count)
 
 
 def _int(value: Number) -> Number:
