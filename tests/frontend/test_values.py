@@ -275,14 +275,19 @@ def test_a_layout_of_another_size_is_refused(count: int) -> None:
     lower(f"def k(out, n):\n    r = {LAYOUT % 4}\n", n=ScalarArg(d.int32))
 
 
+def test_local_tensors_fit_a_thread() -> None:
+    body = 'def k(out, n):\n    r = T.alloc_local((%d,), "float32", layout="default")\n'
+    lower(body % (1 << 17), n=ScalarArg(d.int32))
+    with pytest.raises(SyntaxUnsupported, match="at most 524288 bytes"):
+        lower(body % ((1 << 17) + 1), n=ScalarArg(d.int32))
+
+
 @pytest.mark.parametrize("annotation", ["foo bar", "1 +"])
 def test_an_annotation_that_is_no_expression(annotation: str) -> None:
     assert code_of(f"x: {annotation!r} = n", n=1) == "annotation"
 
 
-@pytest.mark.parametrize(
-    "expression", ["(n, 1) < (2, 1)", "'%d' % (n,)", "(n, 'a') - (n,)"]
-)
+@pytest.mark.parametrize("expression", ["(n, 1) < (2, 1)", "'%d' % (n,)", "(n, 'a') - (n,)"])
 def test_operators_that_do_not_take_run_time_parts(expression: str) -> None:
     assert code_of(f"out[0] = {expression}", n=1) == "type"
 

@@ -23,7 +23,6 @@ from tilejit.frontend.state import Lowering
 from tilejit.frontend.targets import assigned_names
 from tilejit.frontend.values import (
     LocalFunction,
-    Method,
     any_runtime,
     children,
     describe,

@@ -141,6 +141,9 @@ def _static_int(lw: Lowering, op: Op, value: Any) -> ir.Const:
 
 # --- core functions
 
+MAX_LOCAL_BYTES = 512 * 1024
+"""Local memory of a thread, on every target."""
+
 
 def _alloc(space: ir.Space) -> Callable[..., Any]:
     def meaning(lw: Lowering, shape: Any, dtype: Any, layout: Any, align: Any) -> ir.View:
@@ -150,6 +153,13 @@ def _alloc(space: ir.Space) -> Callable[..., Any]:
             if dim < 1:
                 lw.refuse("shape", f"extents are at least 1, got {dims}")
         element = tensors.as_dtype(lw, dtype)
+        size = math.prod(dims) * element.bits // 8
+        # Other layouts spread the elements over threads.
+        if space == "local" and layout == "default" and size > MAX_LOCAL_BYTES:
+            lw.refuse(
+                "shape", f"{dims} of {element} take {size} bytes; "
+                f"a thread has at most {MAX_LOCAL_BYTES} bytes of local memory",
+            )  # fmt: skip
         found = tensors.as_layout(lw, layout, dims)
         if found is not None and found.size != math.prod(dims):
             lw.refuse(

@@ -64,10 +64,22 @@ def typed(value: Any) -> Any:
     if is_dataclass(value) and parameters is not None and parameters.frozen and parameters.eq:
         return (
             cls,
-            tuple(typed(getattr(value, f.name)) for f in fields(value) if f.compare),
+            tuple(_typed_field(getattr(value, f.name), f.compare) for f in fields(value)),
             value,
         )
     return (cls, value)
+
+
+def _typed_field(value: Any, compared: bool) -> Any:
+    """A kernel can read a field that ``==`` leaves out, so it counts too: by value where it can be
+    hashed, else by identity (the dataclass in the key keeps the object alive)."""
+    if compared:
+        return typed(value)
+    try:
+        hash(value)
+    except TypeError:
+        return (type(value), id(value))
+    return typed(value)
 
 
 def tokens() -> Callable[[Any], int]:

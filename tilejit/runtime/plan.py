@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import operator
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -174,7 +175,7 @@ def normalise_grid(grid: Any) -> Grid:
             LaunchError, "launch/grid", f"a grid has 1 to 3 axes, got {len(parts)}: {grid!r}"
         )
     for axis, part in zip(AXES, parts):
-        if isinstance(part, bool) or not hasattr(type(part), "__index__"):
+        if isinstance(part, bool) or not _is_index(part):
             raise fault(
                 LaunchError,
                 "launch/grid",
@@ -185,6 +186,15 @@ def normalise_grid(grid: Any) -> Grid:
     x, y, z = (*(int(part.__index__()) for part in parts), 1, 1)[:3]
     check_grid((x, y, z))
     return x, y, z
+
+
+def _is_index(value: Any) -> bool:
+    """Whether ``value`` is one integer (an array of several has ``__index__`` too, and refuses)."""
+    try:
+        operator.index(value)
+    except TypeError:
+        return False
+    return True
 
 
 def check_grid(grid: Grid) -> None:
