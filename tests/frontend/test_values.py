@@ -282,6 +282,14 @@ def test_local_tensors_fit_a_thread() -> None:
         lower(body % ((1 << 17) + 1), n=ScalarArg(d.int32))
 
 
+def test_alignment_is_what_shared_memory_has() -> None:
+    body = 'def k(out, n):\n    s = T.alloc_shared((4,), "float32", layout="default", align=%d)\n'
+    lower(body % 1024, n=ScalarArg(d.int32))
+    for align in (0, 12, 2048):
+        with pytest.raises(SyntaxUnsupported, match="power of two of bytes up to 1024"):
+            lower(body % align, n=ScalarArg(d.int32))
+
+
 @pytest.mark.parametrize("annotation", ["foo bar", "1 +"])
 def test_an_annotation_that_is_no_expression(annotation: str) -> None:
     assert code_of(f"x: {annotation!r} = n", n=1) == "annotation"

@@ -13,7 +13,9 @@ TORCH = {"add": torch.sum, "maximum": torch.amax, "minimum": torch.amin}
 
 
 @jit
-def reduce_groups(X: T.Tensor(("N",)), Y: T.Tensor(("N",)), combine: T.constexpr, width: T.constexpr):
+def reduce_groups(
+    X: T.Tensor(("N",)), Y: T.Tensor(("N",)), combine: T.constexpr, width: T.constexpr
+):
     """Y[i] = the combination of X over the aligned group of ``width`` threads that holds i."""
     (N,) = X.shape
     T.device_entry(launch=T.cuda.LaunchConfig(grid=1, block=N))

@@ -211,7 +211,8 @@ def attribute(lw: Lowering, receiver: Any, name: str, node: ast.AST) -> Any:
         if isinstance(static, property) and isinstance(static.fget, types.FunctionType):
             from tilejit.frontend import calls
 
-            return calls.inline(lw, calls.parse_helper(lw, static.fget), [receiver], {}, node)
+            read: Any = node  # an attribute stands for the call
+            return calls.inline(lw, calls.parse_helper(lw, static.fget), [receiver], {}, read)
         if type(static).__module__ not in ("builtins", "_collections"):
             lw.refuse("attribute", f"{name!r} of {describe(receiver)} with run-time parts is a "
                       f"{type(static).__name__}", node, help="make it a property")  # fmt: skip

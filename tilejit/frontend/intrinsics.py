@@ -143,6 +143,8 @@ def _static_int(lw: Lowering, op: Op, value: Any) -> ir.Const:
 
 MAX_LOCAL_BYTES = 512 * 1024
 """Local memory of a thread, on every target."""
+MAX_ALIGN_BYTES = 1024
+"""What the start of shared memory is aligned to (``cuda.kernel``)."""
 
 
 def _alloc(space: ir.Space) -> Callable[..., Any]:
@@ -167,8 +169,11 @@ def _alloc(space: ir.Space) -> Callable[..., Any]:
                 f"{math.prod(dims)}", help="a layout's extents multiply to the buffer's size",
             )  # fmt: skip
         align_bytes = 16 if align is None else tensors.extent(lw, align)
-        if align_bytes < 1 or align_bytes & (align_bytes - 1):
-            lw.refuse("align", f"align is a power of two of bytes, got {align_bytes}")
+        if not 1 <= align_bytes <= MAX_ALIGN_BYTES or align_bytes & (align_bytes - 1):
+            lw.refuse(
+                "align",
+                f"align is a power of two of bytes up to {MAX_ALIGN_BYTES}, got {align_bytes}",
+            )
         kind = ir.TensorType(dims, element, found, space, align_bytes)
         buffer = lw.fresh(lw.hint or space, kind)
         lw.allocations.append(ir.AllocTensor(buffer, span=lw.here()))

@@ -242,8 +242,9 @@ def _equal_parts(lw: Lowering, a: Any, b: Any) -> Any:
 
 def _comparable(lw: Lowering, a: Any, b: Any) -> bool:
     """Whether two containers are equal when their parts are; if not, they differ."""
+    known: tuple[Any, ...] = (tuple.__eq__, list.__eq__, slice.__eq__)
     for x in (a, b):
-        custom = type(x).__eq__ not in (tuple.__eq__, list.__eq__, slice.__eq__)
+        custom = type(x).__eq__ not in known
         if custom and not (is_record(x) and type(x).__eq__.__code__.co_filename == "<string>"):
             lw.refuse(
                 "type", f"{describe(x)} has its own `==`, which run-time parts cannot take",
