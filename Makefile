@@ -32,7 +32,7 @@ test: setup ## run the tests that need no GPU (and skip the others with a reason
 	$(BIN)/python -m pytest -q -n $(JOBS)
 
 test-gpu: setup ## run the same cases on the GPU and renew the evidence page
-	$(BIN)/python -m pytest -q -n $(JOBS) -m gpu --require-gpu --evidence docs/evidence.json
+	$(BIN)/python -m pytest -q -n $(JOBS) -m gpu --require-gpu --evidence=docs/evidence.json tests
 	$(BIN)/python -m tests.evidence_page
 
 check: setup ## formatting, lint, strict types, import arrows
