@@ -68,6 +68,10 @@ class RowPlan:
     def threads(self) -> int:
         return self.threads_per_row * self.rows_per_cta
 
+    def grid(self, rows: int) -> int:
+        """CTAs for a matrix of ``rows`` rows."""
+        return -(-rows // self.rows_per_cta)
+
     @property
     def chunks(self) -> int:
         return self.full_chunks + (self.tail_threads > 0)
@@ -220,6 +224,21 @@ def fill(x, value):
 def vectors(row, plan: T.constexpr):
     """A row of N elements as (vectors_per_row, words) native words."""
     return row.view(plan.vectors_per_row, plan.vector_elems).view(plan.word)
+
+
+@jit
+def locate(X, Y, plan: T.constexpr):
+    """(thread in its row, whether the row exists, its vectors in X, its vectors in Y).
+
+    Threads beyond the last row work on it too, and must not store: whole warps take part in
+    shuffles.
+    """
+    M, _ = X.shape
+    thread = T.cuda.thread_idx("x")
+    row = T.cuda.block_idx("x") * plan.rows_per_cta + thread // plan.threads_per_row
+    inside = min(row, M - 1)
+    source, target = vectors(X.sub[inside, :], plan), vectors(Y.sub[inside, :], plan)
+    return thread % plan.threads_per_row, row < M, source, target
 
 
 @jit

@@ -62,17 +62,10 @@ def softmax_rows(
     M, N = X.shape
     T.device_entry(
         launch=T.cuda.LaunchConfig(
-            grid=(M + plan.rows_per_cta - 1) // plan.rows_per_cta,
-            block=plan.threads,
-            min_blocks_per_sm=plan.min_blocks,
+            grid=plan.grid(M), block=plan.threads, min_blocks_per_sm=plan.min_blocks
         )
     )
-    t = T.cuda.thread_idx("x") % plan.threads_per_row
-    row_index = T.cuda.block_idx("x") * plan.rows_per_cta
-    row_index = row_index + T.cuda.thread_idx("x") // plan.threads_per_row
-    valid = row_index < M
-    source = rows.vectors(X.sub[min(row_index, M - 1), :], plan)
-    target = rows.vectors(Y.sub[min(row_index, M - 1), :], plan)
+    t, valid, source, target = rows.locate(X, Y, plan)
 
     warps = (plan.threads + 31) // 32
     tops = T.alloc_shared((warps,), "float32", layout="default")
