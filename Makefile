@@ -44,8 +44,9 @@ check: setup ## formatting, lint, strict types, import arrows
 bench: setup ## run the benchmarks against torch and Triton on the GPU; results in benchmarks/results
 	$(BIN)/python -m benchmarks.run
 
-docs: setup ## renew the generated parts: the evidence page and the README's results
+docs: setup ## renew the generated parts: the evidence and language pages, the README's results
 	$(BIN)/python -m tests.evidence_page
+	$(BIN)/python -m tests.language_page
 	$(BIN)/python -m benchmarks.summary
 
 notebooks: setup ## make executed notebooks of the tutorials in build/notebooks

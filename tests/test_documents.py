@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import summary
-from tests import evidence_page
+from tests import evidence_page, language_page
 
 ROOT = Path(__file__).parent.parent
 TUTORIALS = sorted((ROOT / "tutorials").glob("*.py"))
@@ -17,6 +17,10 @@ TUTORIALS = sorted((ROOT / "tutorials").glob("*.py"))
 
 def test_evidence_page_is_up_to_date() -> None:
     assert evidence_page.PAGE.read_text() == evidence_page.page(), "run `make docs`"
+
+
+def test_language_page_is_up_to_date() -> None:
+    assert language_page.PAGE.read_text() == language_page.page(), "run `make docs`"
 
 
 def test_readme_results_are_up_to_date() -> None:

@@ -7,9 +7,11 @@ Arguments are bound to the function's real Python signature first. Not here: tho
 # ruff: noqa: RET503 (Lowering.refuse never returns)
 from __future__ import annotations
 
+import ast
 import inspect
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from tilejit import dtypes
@@ -363,10 +365,24 @@ def _apply(lw: Lowering, instruction: Any, *operands: Any, scope: Any, **paramet
         ir.Keyword(name, _parameter(lw, name, value), span=lw.here())
         for name, value in parameters.items()
     )
+    items = _with_spans(lw, items)
     args = (ir.Text(instruction.spelling), ir.Tuple(items), ir.Tuple(keywords))
     attrs = ir.ScopeAttrs(_scope(lw, scope))
     call = ir.Call("tile.apply", args, attrs=attrs, span=lw.here())
     lw.emit(ir.Evaluate(call, span=lw.here()))
+
+
+def _with_spans(lw: Lowering, items: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The operands of the current call (its arguments after the first), each pointing at its own
+    argument: that is where the checker's carets go."""
+    node = lw.node
+    if not isinstance(node, ast.Call) or len(node.args) != len(items) + 1:
+        return items
+    if any(isinstance(argument, ast.Starred) for argument in node.args):
+        return items
+    return tuple(
+        replace(item, span=lw.span(argument)) for item, argument in zip(items, node.args[1:])
+    )
 
 
 def _scope(lw: Lowering, scope: Any) -> Any:
@@ -458,7 +474,7 @@ def _ewise(lw: Lowering, function: Any, dst: Any, *inputs: Any, scope: Any) -> N
     if not isinstance(dst, ir.View | ir.Region):
         lw.refuse("operand", f"ewise writes a register tile, got {describe(dst)}")
     body, operands = scalar_function.lower(lw, function, dst, list(inputs))
-    args = (body, ir.Tuple((dst, *operands)))
+    args = (body, ir.Tuple(_with_spans(lw, (dst, *operands))))
     attrs = ir.ScopeAttrs(_scope(lw, scope))
     call = ir.Call("tile.ewise", args, attrs=attrs, span=lw.here())
     lw.emit(ir.Evaluate(call, span=lw.here()))

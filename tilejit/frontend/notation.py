@@ -30,6 +30,8 @@ def layout(lw: Lowering, text: str) -> Layout:
 
 def numbers_only(lw: Lowering, text: str) -> str:
     """``text`` with every entry's arithmetic replaced by its value."""
+    # ``S`` and ``R`` open a bracket in the notation; anywhere else they are the kernel's names.
+    text = re.sub(r"\b([SR])\b(?!\s*\[)", r"(\1*1)", text)
     names = [n for n in _NAME.findall(re.sub(r"@\s*\w+", "", text)) if n not in WORDS]
     if not names and not re.search(r"//|\*|%|-", text):
         return text

@@ -46,9 +46,9 @@ REFUSED = {
 
 def find(callee: Any) -> Handler | None:
     """The handler of a builtin, found by identity."""
-    for function, handler in _HANDLERS:
-        if callee is function:
-            return handler
+    known = _BY_IDENTITY.get(id(callee))
+    if known is not None:
+        return known
     name = getattr(callee, "__name__", None)
     if name in REFUSED and callee is getattr(builtins, name, None):
         return lambda lw, args, kwargs: lw.refuse(
@@ -195,6 +195,17 @@ def _every(conjunction: bool) -> Handler:
     return handler
 
 
+def _operator(op: str, arity: int) -> Handler:
+    """``operator.add`` and its like: the operator as a function, to hand to a helper."""
+
+    def handler(lw: Lowering, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        if len(args) != arity or kwargs:
+            lw.refuse("arguments", f"operator.{op} takes {arity} values, got {len(args)}")
+        return operators.binary(lw, op, *args) if arity == 2 else operators.unary(lw, op, *args)
+
+    return handler
+
+
 def _divmod(lw: Lowering, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if len(args) != 2 or kwargs:
         lw.refuse("arguments", f"divmod() takes two values, got {len(args)}")
@@ -252,4 +263,9 @@ _HANDLERS: list[tuple[Any, Handler]] = [
     (sorted, _spread(sorted)), (sum, _sum), (all, _every(True)), (any, _every(False)),
     (divmod, _divmod), (pow, _pow), (round, _round), (isinstance, _isinstance),
     *((f, _compile_time(f)) for f in COMPILE_TIME if f.__name__ not in REFUSED),
+    *((python, _operator(op, 2)) for op, python in operators.PYTHON.items()),
+    *((python, _operator(op, 1)) for op, python in operators.PYTHON_UNARY.items()),
 ]  # fmt: skip
+
+# The keys are identities of objects that the list keeps alive.
+_BY_IDENTITY: dict[int, Handler] = {id(function): handler for function, handler in _HANDLERS}

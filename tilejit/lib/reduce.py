@@ -4,29 +4,21 @@ Order is fixed, so results do not depend on timing: butterfly over ``laneid`` bi
 inside a warp, then the same butterfly over the warps' partial results. Every thread of the group
 gets the result. All threads of each warp must call (the shuffles take part in full warps).
 
+``combine`` is any function of two values: one of the names below, an ``operator`` or a ``@jit`` helper.
 Not here: reductions across CTAs; anything the compiler would choose for you.
 """
 
 from __future__ import annotations
 
+import operator
+
 from tilejit import T, jit
 
-
-@jit
-def add(a, b):
-    return a + b
-
-
-@jit
-def maximum(a, b):
-    """Ignores a NaN operand, as PTX ``max`` does."""
-    return max(a, b)
-
-
-@jit
-def minimum(a, b):
-    """Ignores a NaN operand, as PTX ``min`` does."""
-    return min(a, b)
+add = operator.add
+maximum = max
+"""Ignores a NaN operand, as PTX ``max`` does."""
+minimum = min
+"""Ignores a NaN operand, as PTX ``min`` does."""
 
 
 @jit

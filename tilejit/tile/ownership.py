@@ -150,11 +150,23 @@ def _owner_help(call: TileCall, present: set[str]) -> str | None:
         "warpgroup": ("wid_in_wg", "laneid"),
     }
     wanted = missing.get(call.scope, ())
+    if call.scope == "thread" and present:
+        return (
+            "the tile is spread over threads: did you mean scope=" + _scope_of(present) + "? At "
+            'scope="thread" every thread handles the whole tile it is given'
+        )
     if present or not wanted:
         return None
     return "its layout names no owner; the group axes need strides " + ", ".join(
         f"1@{axis}" for axis in wanted
     )
+
+
+def _scope_of(present: set[str]) -> str:
+    """The scope that a layout with these owner axes is most likely meant for."""
+    if present <= {"laneid"}:
+        return '"warp"'
+    return '"warpgroup"' if present <= {"laneid", "wid_in_wg", "tid_in_wg"} else '"cta"'
 
 
 def _ctas_match(
