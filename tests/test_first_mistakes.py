@@ -83,3 +83,17 @@ def test_functions_of_operator_are_the_operators(device: str, name: str) -> None
     y = torch.zeros_like(x)
     folded(x, y, function)
     assert y.tolist() == [function(v, 3) for v in x.tolist()]
+
+
+@tile.jit
+def many_repeats(count: T.constexpr):
+    T.device_entry(launch=T.cuda.LaunchConfig(grid=1, block=32))
+    r = T.alloc_local((count, 1), "float32", layout="default")
+    T.cuda.tile.apply(T.ptx["mov.f32"], r, 0.0)
+
+
+def test_repeats_have_a_limit() -> None:
+    many_repeats.check(4096)
+    with pytest.raises(tile.ContractError) as caught:
+        many_repeats.check(4097)
+    assert caught.value.codes == ("tile/too-many-repeats",)

@@ -9,6 +9,7 @@ one family only.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -22,6 +23,10 @@ from tilejit.tile.groups import thread_level
 from tilejit.tile.region import NotSeparable, ScalarOperand, TensorOperand, Walk, dimensions, walk
 
 PAGE = "docs/contract/operands.md"
+
+MAX_REPEATS = 4096
+"""Most instructions that one call may expand to in a thread: repeats are written out, as ``T.unroll``
+does, and no kernel runs well with more."""
 
 
 def shaped(
@@ -62,6 +67,18 @@ def shaped(
             span=operand.span,
             declared=operand.declared(),
             contract=f"{PAGE}: extents come from the active execution scope",
+        )
+        return None
+    repeats = math.prod(extents[len(prefix) : rank - len(atom)])
+    if repeats > MAX_REPEATS:
+        report.error(
+            "tile/too-many-repeats",
+            f"{operand.name} has {repeats} repeats, expected at most {MAX_REPEATS}: each is one "
+            "instruction written out",
+            span=operand.span,
+            declared=operand.declared(),
+            contract=f"{PAGE}: repeats are expanded",
+            help="take a part of the tile per round of a `for` loop",
         )
         return None
     if not origin(call, operand, report) or not bounds(call, operand, report):
