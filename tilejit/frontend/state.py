@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeAlias
 
-from tilejit.errors import Span, SyntaxUnsupported, TileError, fault
+from tilejit.errors import Span, SyntaxUnsupported, fault
 from tilejit.frontend.captures import Captures
 from tilejit.frontend.shapes import Shape
 from tilejit.frontend.source import Source
@@ -296,10 +296,3 @@ class Lowering:
 
     def region_key(self, node: ast.AST, what: str) -> Key:
         return (*self.frame.path, what, getattr(node, "lineno", 0), getattr(node, "col_offset", 0))
-
-
-def spanned(lowering: Lowering, error: TileError, node: ast.AST) -> TileError:
-    """``error`` pointing at ``node`` where it points nowhere."""
-    from tilejit.errors import attach_span
-
-    return attach_span(error, lowering.span(node))

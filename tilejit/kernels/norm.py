@@ -90,19 +90,14 @@ def combine_moments(mean, m2, t, N, sums, squares, plan: T.constexpr):
 
 
 @jit
-def half_squares(x, parts):
-    """parts[i] = x[i]**2 + x[i + half]**2: half of a sum of squares, in half the registers."""
+def sum_of_squares(x, parts):
+    """The sum of x[i]**2; ``parts`` is scratch of half as many, which halves the registers."""
     half = x.shape[0] // 2
+    if half == 0:
+        return x[0, 0] * x[0, 0]
     low, high = x.sub[0:half], x.sub[half : 2 * half]
     T.cuda.tile.apply(T.ptx["mul.rn.f32"], parts, low, low)
     T.cuda.tile.apply(T.ptx["fma.rn.f32"], parts, high, high, parts)
-
-
-@jit
-def sum_of_squares(x, parts):
-    if x.shape[0] == 1:
-        return x[0, 0] * x[0, 0]
-    half_squares(x, parts)
     total = rows.fold(T.ptx["add.rn.f32"], parts, parts)
     if x.shape[0] % 2 == 1:
         last = x[x.shape[0] - 1, 0]

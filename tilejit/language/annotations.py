@@ -10,7 +10,7 @@ Not here: matching them with arguments (``runtime.specialise``, ``frontend.param
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 from tilejit.dtypes import DType, dtype
@@ -157,7 +157,3 @@ class LaunchConfig:
     programmatic_stream_serialization: bool = False
     min_blocks_per_sm: int = 1
     max_registers_per_thread: int | None = None
-
-    def with_grid(self, grid: Extent) -> LaunchConfig:
-        """The same launch with another grid."""
-        return replace(self, grid=grid)

@@ -77,11 +77,6 @@ class Group:
 
     # --- warp collectives
 
-    @property
-    def warp_axes(self) -> tuple[Axis, ...]:
-        """The group prefix of a warp-collective instruction: without the lane axis."""
-        return self.axes[:-1]
-
 
 def find_group(
     context: Context, scope: Scope, launch: LaunchConfig, report: Report, span: Span | None

@@ -42,17 +42,6 @@ def _executing_cta(call: TileCall) -> np.ndarray:
     return (call.group.threads // call.group.per_cta).reshape(-1, 1, 1)
 
 
-def owned_by(
-    call: TileCall,
-    laid: Walk,
-    tid: np.ndarray,
-    report: Report,
-) -> bool:
-    """As ``owned``, for instructions that spread an atom over lanes: ``tid`` (broadcastable to the
-    walk) is the thread in the CTA that must own each element."""
-    return _owners_match(call, laid, tid, _executing_cta(call), report)
-
-
 def _slots_static(call: TileCall, laid: Walk, report: Report) -> bool:
     operand = laid.operand
     if laid.symbolic.terms or laid.dynamic or not laid.period_multiple:
