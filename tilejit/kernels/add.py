@@ -23,7 +23,7 @@ def add_vectors(
     first = T.cuda.block_idx("x") * per_cta + T.cuda.thread_idx("x")
     a = T.alloc_local((VECTORS, 4), "uint32", layout="default")
     b = T.alloc_local((VECTORS, 4), "uint32", layout="default")
-    load = T.ptx["ld.global.nc.L1::no_allocate.v4.b32"]
+    load = T.ptx["ld.global.v4.b32"]
     for i in T.unroll(VECTORS):
         index = first + i * THREADS
         if index < V:
@@ -35,7 +35,7 @@ def add_vectors(
         if index < V:
             x = a.sub[i, :].view(dtype).view(4, 1)
             T.cuda.tile.apply(T.ptx[opcode], x, x, b.sub[i, :].view(dtype).view(4, 1))
-            T.cuda.tile.apply(T.ptx["st.global.v4.b32"], C.sub[index, :], a.sub[i, :])
+            T.cuda.tile.apply(T.ptx["st.global.cs.v4.b32"], C.sub[index, :], a.sub[i, :])
 
 
 @jit

@@ -14,12 +14,16 @@ from tilejit.kernels import rows
 from tilejit.lib import reduce
 
 
+PARAMETER_LOAD = "ld.global.nc.L1::evict_last."
+"""Every row of an SM reads the weight and the bias, and nothing else stays in L1."""
+
+
 @jit
 def request(words, parameter, c, t, plan: T.constexpr):
     """Issue the load of the full chunk ``c`` of a (N,) weight or bias, if there is one."""
     if parameter is not None:
         T.cuda.tile.apply(
-            T.ptx["ld.global.nc." + plan.suffix],
+            T.ptx[PARAMETER_LOAD + plan.suffix],
             words.view(plan.word),
             parameter.sub[c * plan.threads_per_row + t, :],
         )
@@ -32,17 +36,23 @@ def request_tail(words, parameter, t, plan: T.constexpr):
 
 
 @jit
-def scale_and_shift(x, p, q, weight_words, bias_words, scale, weight, bias):
-    """x = x * scale * weight + bias, with the parameters' words already requested."""
-    rows.fill(p, scale)
+def scale_and_shift(x, p, q, weight_words, bias_words, scale, offset, weight, bias):
+    """x = (x * scale + offset) * weight + bias, with the parameters' words already requested;
+    without ``offset``, ``weight`` or ``bias`` where None."""
+    if offset is None:
+        T.cuda.tile.apply(T.ptx["mul.rn.f32"], x, x, scale)
+    else:
+        T.cuda.tile.apply(T.ptx["fma.rn.f32"], x, x, scale, offset)
     if weight is not None:
         rows.widen(weight_words, p)
-        T.cuda.tile.apply(T.ptx["mul.rn.f32"], p, p, scale)
-    if bias is None:
-        T.cuda.tile.apply(T.ptx["mul.rn.f32"], x, x, p)
-    else:
+        if bias is None:
+            T.cuda.tile.apply(T.ptx["mul.rn.f32"], x, x, p)
+    if bias is not None:
         rows.widen(bias_words, q)
-        T.cuda.tile.apply(T.ptx["fma.rn.f32"], x, x, p, q)
+        if weight is None:
+            T.cuda.tile.apply(T.ptx["add.rn.f32"], x, x, q)
+        else:
+            T.cuda.tile.apply(T.ptx["fma.rn.f32"], x, x, p, q)
 
 
 @jit
@@ -107,8 +117,9 @@ def sum_of_squares(x, parts):
 
 @jit
 def moments_of_registers(x, t, N, sums, squares, centered: T.constexpr, plan: T.constexpr):
-    """(mean, sum of squared differences) of a row whose values are all in ``x``; where ``centered``,
-    ``x`` becomes the differences from the mean."""
+    """(what is to be subtracted from ``x`` for the differences from the mean, the sum of their
+    squares) of a row whose values are all in ``x``; where ``centered``, each thread's own mean is
+    subtracted already."""
     count = x.shape[0]
     parts = T.alloc_local((max(1, count // 2), 1), "float32", layout="default")
     if not centered:
@@ -118,8 +129,7 @@ def moments_of_registers(x, t, N, sums, squares, centered: T.constexpr, plan: T.
     T.cuda.tile.apply(T.ptx["sub.rn.f32"], x, x, own_mean)
     square = sum_of_squares(x, parts)
     mean, square = combine_moments(own_mean, square, t, N, sums, squares, plan)
-    T.cuda.tile.apply(T.ptx["add.rn.f32"], x, x, own_mean - mean)
-    return mean, square
+    return mean - own_mean, square
 
 
 @jit
@@ -227,6 +237,7 @@ def norm_rows(
             kept, batch, staged, x, p, q, source, t, N, sums, squares, centered, plan
         )
     scale = T.rsqrt(square * (1.0 / N) + eps)
+    offset = -(mean * scale) if centered else None
 
     for c in T.unroll(plan.resident_chunks):
         now, after = c % 2, (c + 1) % 2
@@ -237,9 +248,9 @@ def norm_rows(
             x = wide.sub[c * plan.vector_elems : (c + 1) * plan.vector_elems]
         else:
             rows.fetch(x, c, kept, batch, staged, source, t, False, plan)
-            if centered:
-                T.cuda.tile.apply(T.ptx["sub.rn.f32"], x, x, mean)
-        scale_and_shift(x, p, q, weights.sub[now, :], biases.sub[now, :], scale, weight, bias)
+        scale_and_shift(
+            x, p, q, weights.sub[now, :], biases.sub[now, :], scale, offset, weight, bias
+        )
         rows.put_full(x, c, spare, target, t, valid, plan)
     for c in range(plan.resident_chunks, plan.first_odd_chunk, plan.batch):
         rows.load(batch, source, c, t, plan)
@@ -247,9 +258,9 @@ def norm_rows(
             request(weights.sub[0, :], weight, c + k, t, plan)
             request(biases.sub[0, :], bias, c + k, t, plan)
             rows.widen(batch.sub[k, :], x)
-            if centered:
-                T.cuda.tile.apply(T.ptx["sub.rn.f32"], x, x, mean)
-            scale_and_shift(x, p, q, weights.sub[0, :], biases.sub[0, :], scale, weight, bias)
+            scale_and_shift(
+                x, p, q, weights.sub[0, :], biases.sub[0, :], scale, offset, weight, bias
+            )
             rows.put_full(x, c + k, spare, target, t, valid, plan)
     for c in T.unroll(plan.first_odd_chunk, plan.chunks):
         if c < plan.full_chunks or t < plan.tail_threads:
@@ -260,9 +271,9 @@ def norm_rows(
                 request_tail(weights.sub[0, :], weight, t, plan)
                 request_tail(biases.sub[0, :], bias, t, plan)
             rows.fetch(x, c, kept, batch, staged, source, t, False, plan)
-            if centered:
-                T.cuda.tile.apply(T.ptx["sub.rn.f32"], x, x, mean)
-            scale_and_shift(x, p, q, weights.sub[0, :], biases.sub[0, :], scale, weight, bias)
+            scale_and_shift(
+                x, p, q, weights.sub[0, :], biases.sub[0, :], scale, offset, weight, bias
+            )
             rows.put_full(x, c, spare, target, t, valid, plan)
 
 

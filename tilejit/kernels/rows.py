@@ -21,6 +21,10 @@ SHARED_BYTES_ONE_CTA = 200 * 1024
 SHARED_BYTES_TWO_CTAS = 112 * 1024
 """Shared memory a CTA takes for its row, with one or more CTAs on an SM of 227 KiB."""
 
+LOAD = "ld.global.nc.L1::no_allocate."
+STORE = "st.global.L1::no_allocate."
+"""Rows are read and written once: L1 is left to the weights."""
+
 Kernel = Literal["softmax", "rms_norm", "layer_norm"]
 
 # Rows of (most vectors in a row, threads per row, vectors per thread in registers, CTAs per SM,
@@ -40,8 +44,8 @@ _SHAPES: dict[Kernel, tuple[tuple[float, int, int, int, int], ...]] = {
     ),
     "layer_norm": (
         (16, 8, 2, 8, 4), (32, 8, 4, 6, 4), (64, 16, 4, 6, 4), (128, 32, 4, 6, 4),
-        (512, 128, 4, 6, 4), (1024, 256, 4, 3, 4), (2048, 256, 2, 3, 4), (4096, 512, 2, 2, 2),
-        (8192, 1024, 2, 1, 2), (inf, 1024, 1, 1, 1),
+        (512, 128, 4, 6, 4), (1024, 256, 4, 3, 4), (2048, 256, 8, 2, 4), (4096, 512, 2, 2, 2),
+        (8192, 1024, 3, 1, 2), (inf, 1024, 1, 1, 1),
     ),
 }  # fmt: skip
 
@@ -248,9 +252,7 @@ def load(tile, row, first, t, plan: T.constexpr):
     count = tile.shape[0]
     mine = row.sub[first * plan.threads_per_row : (first + count) * plan.threads_per_row, :]
     mine = mine.view(count, plan.threads_per_row, plan.words).sub[:, t, :]
-    T.cuda.tile.apply(
-        T.ptx["ld.global.nc.L1::no_allocate." + plan.suffix], tile.view(plan.word), mine
-    )
+    T.cuda.tile.apply(T.ptx[LOAD + plan.suffix], tile.view(plan.word), mine)
 
 
 @jit
@@ -258,7 +260,7 @@ def load_tail(words, row, t, plan: T.constexpr):
     """The load of the last chunk, by the threads that own a part of it."""
     index = plan.full_chunks * plan.threads_per_row + t
     T.cuda.tile.apply(
-        T.ptx["ld.global.nc.L1::no_allocate." + plan.suffix],
+        T.ptx[LOAD + plan.suffix],
         words.view(plan.word),
         row.sub[index, :],
     )
@@ -321,7 +323,7 @@ def fetch_or(neutral, x, c, kept, batch, staged, row, t, first: T.constexpr, pla
 def put_kept(kept, row, t, plan: T.constexpr):
     """Store a ``whole`` part of the row, back to back."""
     mine = row.view(plan.full_chunks, plan.threads_per_row, plan.words).sub[:, t, :]
-    T.cuda.tile.apply(T.ptx["st.global.L1::no_allocate." + plan.suffix], mine, kept.view(plan.word))
+    T.cuda.tile.apply(T.ptx[STORE + plan.suffix], mine, kept.view(plan.word))
 
 
 @jit
@@ -330,7 +332,7 @@ def put_full(x, c, words, row, t, valid, plan: T.constexpr):
     narrow(x, words)
     if valid:
         T.cuda.tile.apply(
-            T.ptx["st.global.L1::no_allocate." + plan.suffix],
+            T.ptx[STORE + plan.suffix],
             row.sub[c * plan.threads_per_row + t, :],
             words.view(plan.word),
         )
