@@ -18,6 +18,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import accumulate, combinations
 from typing import NoReturn, TypeAlias
 
 import numpy as np
@@ -432,22 +433,45 @@ class Collision:
     position: tuple[tuple[str, int], ...]
 
 
+MAX_ALIAS_STEPS = 1 << 16
+
+
 def aliases(layout: Layout) -> bool:
-    """Whether strides alone show that two coordinates share a place in memory: a zero stride, or
-    two iters that meet. Cheap whatever the extents; three iters that meet only together escape it.
+    """Whether strides alone show that two coordinates share a place in memory. Cheap whatever the
+    extents: two iters are solved, more are searched where a stride is within the reach of smaller
+    ones; after ``MAX_ALIAS_STEPS`` the answer is no.
     """
     tile = layout.tile if isinstance(layout, ComposeLayout) else layout
     steps = sorted(
         (abs(i.stride), i.extent) for i in tile.shard if i.axis == MEMORY_AXIS and i.extent > 1
     )
-    for number, (wide, count) in enumerate(steps):
-        if wide == 0:
+    if steps and steps[0][0] == 0:
+        return True
+    for (narrow, others), (wide, count) in combinations(steps, 2):
+        common = math.gcd(wide, narrow)
+        if wide // common < others and narrow // common < count:
             return True
-        for narrow, others in steps[:number]:
-            common = math.gcd(wide, narrow)
-            if wide // common < others and narrow // common < count:
+    reach = list(accumulate((stride * (extent - 1) for stride, extent in steps), initial=0))
+    left = MAX_ALIAS_STEPS
+
+    def meets(count: int, distance: int, moved: bool) -> bool:
+        """Whether index differences of the ``count`` smallest strides make up ``distance``; not by
+        standing still unless something has ``moved``."""
+        nonlocal left
+        if count == 0:
+            return moved and distance == 0
+        stride, extent = steps[count - 1]
+        low = max(1 - extent if moved else 0, -((reach[count - 1] - distance) // stride))
+        high = min(extent - 1, (reach[count - 1] + distance) // stride)
+        for difference in range(low, high + 1):
+            left -= 1
+            if left < 0:
+                return False
+            if meets(count - 1, distance - difference * stride, moved or difference != 0):
                 return True
-    return False
+        return False
+
+    return meets(len(steps), 0, False)
 
 
 def find_collision(layout: Layout, shape: tuple[int, ...]) -> Collision | None:

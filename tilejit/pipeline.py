@@ -78,6 +78,10 @@ class Pipeline:
         with _timed("check"):
             return checker.check(lowered.function, FAMILIES)
 
+    def emit(self, checked: checker.Checked) -> cuda.Source:
+        with _timed("emit"):
+            return cuda.emit(checked)
+
     def compile(
         self,
         kernel: Source,
@@ -104,8 +108,7 @@ class Pipeline:
     def _build(
         self, lowered: Lowered, checked: checker.Checked, key: str, keyed_on: Mapping[str, str]
     ) -> Artifact:
-        with _timed("emit"):
-            source = cuda.emit(checked)
+        source = self.emit(checked)
         compiled, fresh = self._compile_text(source, lowered.function.target)
         return Artifact(
             kernel=lowered.function.name,

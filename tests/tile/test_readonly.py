@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from tests.tile.kit import apply, buffer, codes, i32, kernel, raw, text, var, views, whole
@@ -82,6 +84,7 @@ def test_a_runtime_dimension_of_stride_zero() -> None:
     [
         ("(4,4):(4,1)", False), ("(4,4):(3,1)", True), ("(1,4):(0,1)", False), ("(2,3):(3,2)", False),
         ("(3,3):(3,2)", False), ("(3,4):(3,2)", True), ("(4,2):(2,6)", True), ("(3,2):(2,6)", False),
+        ("(2,2,2):(1,2,3)", True), ("(2,2,2):(1,2,4)", False), ("(2,2,2):(9,5,2)", False),
         ("(2,2):(1@laneid,0)", True), ("(2,2):(0@laneid,1)", False),
     ],
 )  # fmt: skip
@@ -90,12 +93,18 @@ def test_aliases(notation: str, expected: bool) -> None:
 
 
 def test_aliases_agrees_with_the_exhaustive_search() -> None:
-    """Two iters: exactly. (Owners are another matter: ``find_collision`` tells threads apart.)"""
-    for outer in range(1, 5):
-        for inner in range(1, 5):
-            for a in range(7):
-                for b in range(7):
-                    tile = layout.strided((outer, inner), (a, b))
-                    assert aliases(tile) == (
-                        layout.find_collision(tile, (outer, inner)) is not None
-                    )
+    """Exactly. (Owners are another matter: ``find_collision`` tells threads apart.)"""
+    for shape in itertools.product(range(1, 5), range(1, 4), range(1, 4)):
+        for strides in itertools.product(range(7), range(5), range(4)):
+            tile = layout.strided(shape, strides)
+            assert aliases(tile) == (layout.find_collision(tile, shape) is not None), tile
+
+
+def test_aliases_ends_for_any_extents() -> None:
+    """A search that would not end is given up: the answer is then that nothing is known to meet."""
+    n = 1 << 40
+    assert not aliases(layout.strided((n, n, n), (n * n, n, 1)))
+    assert aliases(layout.strided((n, n, n), (n * n, n - 1, 1)))
+    assert not aliases(layout.strided((n, n), (n + 1, n)))
+    assert aliases(layout.strided((n, n), (n + 2, n)))
+    assert not aliases(layout.strided((n, n, n), (n + 1, n, n * n * 3)))

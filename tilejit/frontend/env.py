@@ -38,7 +38,7 @@ def read(lw: Lowering, frame: Frame, name: str) -> Any:
     for region in frame.regions:
         if name not in region.assigned:
             region.read_first.add(name)
-    return _value(lw, name, binding)
+    return binding.value if type(binding) is Bound else _value(lw, name, binding)
 
 
 def _value(lw: Lowering, name: str, binding: Binding) -> Any:

@@ -49,16 +49,16 @@ MAX_COMPREHENSION = 65536
 
 def evaluate(lw: Lowering, node: ast.expr) -> Any:
     """The value of ``node``; statements it needs are emitted first."""
-    if type(node) is ast.Constant:
-        return _constant(lw, node)
     handler = EXPRESSIONS.get(type(node))
-    with lw.at(node):
-        if handler is None:
-            refuse_node(lw, node)
-        try:
-            return handler(lw, node)
-        except (TileError, LayoutError, SpellingError) as error:
-            place(lw, node, error)
+    if handler is None:
+        refuse_node(lw, node)
+    outer, lw.node = lw.node, node  # as `with lw.at(node)`, without its cost
+    try:
+        value = handler(lw, node)
+    except (TileError, LayoutError, SpellingError) as error:
+        place(lw, node, error)
+    lw.node = outer
+    return value
 
 
 def place(lw: Lowering, node: ast.AST, error: TileError | LayoutError | SpellingError) -> NoReturn:
@@ -88,10 +88,12 @@ def evaluate_all(lw: Lowering, nodes: list[ast.expr]) -> list[Any]:
         if isinstance(node, ast.Starred):
             spread = evaluate(lw, node.value)
             parts = iterate(lw, spread, node)
-            values = settle_all(lw, values, mark) + list(parts)
+            values = settle_all(lw, values, mark)
+            values.extend(parts)
         else:
             value = evaluate(lw, node)
-            values = [*settle_all(lw, values, mark), value]
+            values = settle_all(lw, values, mark)
+            values.append(value)
     return values
 
 
@@ -206,8 +208,8 @@ def attribute(lw: Lowering, receiver: Any, name: str, node: ast.AST) -> Any:
         return names.module_attribute(lw, receiver, name, node)
     if name.startswith("_") and not isinstance(receiver, type):
         lw.refuse("attribute", f"private attribute {name!r} of {describe(receiver)}", node)
-    static = inspect.getattr_static(type(receiver), name, None)
     if any_runtime(receiver) and not isinstance(receiver, LocalFunction):
+        static = inspect.getattr_static(type(receiver), name, None)
         if isinstance(static, property) and isinstance(static.fget, types.FunctionType):
             from tilejit.frontend import calls
 
@@ -219,7 +221,8 @@ def attribute(lw: Lowering, receiver: Any, name: str, node: ast.AST) -> Any:
     try:
         value = getattr(receiver, name)
     except Exception as error:
-        if not isinstance(error, AttributeError) or static is not None:
+        known = inspect.getattr_static(type(receiver), name, None) is not None
+        if known or not isinstance(error, AttributeError):
             lw.refuse("constant", f"{describe(receiver)}: {name!r} fails at compile time: "
                       f"{type(error).__name__}: {error}", node)  # fmt: skip
         lw.refuse(

@@ -59,8 +59,15 @@ def find(callee: Any) -> Handler | None:
 def _bound(function: Callable[..., Any], name: str, meaning: Callable[..., Any]) -> Handler:
     """A handler that binds arguments to ``function``'s signature and calls ``meaning(lw, **them)``."""
     signature = inspect.signature(function)
+    plain = all(
+        p.kind is p.POSITIONAL_OR_KEYWORD and p.default is p.empty
+        for p in signature.parameters.values()
+    )
+    count = len(signature.parameters)
 
     def handler(lw: Lowering, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        if plain and not kwargs and len(args) == count:
+            return meaning(lw, *args)
         try:
             bound = signature.bind(*args, **kwargs)
         except TypeError as error:

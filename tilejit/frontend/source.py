@@ -85,10 +85,10 @@ def read(function: types.FunctionType, source: str | None = None) -> Source:
         source = "".join(linecache.getlines(file, module_globals))
         if not source:
             source, file = _inspected(function, file)
-    tree = _parse(source, file)
-    node = _find(tree, function, first_line)
+    candidates = _functions(source, file).get(function.__name__, ())
+    node = _find(candidates, function, first_line)
     if node is None and first_line is not None:
-        node = _find(tree, function, None)
+        node = _find(candidates, function, None)
     if node is None:
         raise no_source(function, f"{file} holds no function {function.__qualname__!r}")
     lines = tuple(source.splitlines())
@@ -126,6 +126,17 @@ def _register(text: str, name: str) -> str:
 
 
 @functools.lru_cache(maxsize=64)
+def _functions(text: str, file: str) -> dict[str, tuple[FunctionNode, ...]]:
+    """Every function of a file by name, in the order of ``ast.walk``; lambdas are ``<lambda>``."""
+    found: dict[str, list[FunctionNode]] = {}
+    for node in ast.walk(_parse(text, file)):
+        if isinstance(node, ast.FunctionDef):
+            found.setdefault(node.name, []).append(node)
+        elif isinstance(node, ast.Lambda):
+            found.setdefault("<lambda>", []).append(node)
+    return {name: tuple(nodes) for name, nodes in found.items()}
+
+
 def _parse(text: str, file: str) -> ast.Module:
     stripped = text.lstrip("\n")
     if stripped[:1] in (" ", "\t"):
@@ -151,31 +162,27 @@ def _parse_text(text: str, file: str) -> ast.Module:
 
 
 def _find(
-    tree: ast.Module, function: types.FunctionType, first_line: int | None
+    candidates: tuple[FunctionNode, ...], function: types.FunctionType, first_line: int | None
 ) -> FunctionNode | None:
-    """The node of ``function``: on ``first_line``, or (None) the only one of its name."""
-    name = function.__name__
-    if name == "<lambda>":
-        return _find_lambda(tree, function, first_line)
-    named = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == name]
+    """The node of ``function`` among those of its name: on ``first_line``, or (None) the only one."""
+    if function.__name__ == "<lambda>":
+        return _find_lambda(candidates, function, first_line)
     if first_line is None:
-        return named[0] if len(named) == 1 else None
-    for node in named:
-        lines = [node.lineno, *(d.lineno for d in node.decorator_list)]
-        if min(lines) <= first_line <= node.lineno:
+        return candidates[0] if len(candidates) == 1 else None
+    for node in candidates:
+        decorators = node.decorator_list if isinstance(node, ast.FunctionDef) else []
+        if min([node.lineno, *(d.lineno for d in decorators)]) <= first_line <= node.lineno:
             return node
     return None
 
 
 def _find_lambda(
-    tree: ast.Module, function: types.FunctionType, first_line: int | None
-) -> ast.Lambda | None:
-    code = function.__code__
-    found = [n for n in ast.walk(tree) if isinstance(n, ast.Lambda)]
-    if first_line is not None:
-        found = [n for n in found if n.lineno == first_line]
+    candidates: tuple[FunctionNode, ...], function: types.FunctionType, first_line: int | None
+) -> FunctionNode | None:
+    found = [n for n in candidates if first_line is None or n.lineno == first_line]
     if len(found) > 1:
-        found = [n for n in found if _compiles_to(n, code)]
+        code = function.__code__
+        found = [n for n in found if isinstance(n, ast.Lambda) and _compiles_to(n, code)]
     return found[0] if len(found) == 1 else None
 
 

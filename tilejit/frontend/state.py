@@ -141,6 +141,7 @@ class Frame:
     result: Result | None = None
     local_names: frozenset[str] = frozenset()
     role: str = "kernel"
+    spans: dict[ast.AST, Span] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -206,7 +207,11 @@ class Lowering:
         return self.frames[-1]
 
     def span(self, node: ast.AST) -> Span:
-        return self.frame.source.span(node, self.frame.call_site)
+        frame = self.frames[-1]
+        span = frame.spans.get(node)
+        if span is None:
+            span = frame.spans[node] = frame.source.span(node, frame.call_site)
+        return span
 
     def here(self) -> Span | None:
         return self.span(self.node) if self.node is not None and self.frames else None

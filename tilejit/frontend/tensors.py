@@ -88,12 +88,9 @@ def _product(lw: Lowering, shape: tuple[Any, ...]) -> Any:
 
 def method(lw: Lowering, bound: Method, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """A method call on a view."""
-    functions: dict[str, Callable[..., Any]] = {
-        "view": _view, "permute": _permute, "ptr_to": _ptr_to,
-    }  # fmt: skip
-    function = functions[bound.name]
+    function, signature = _METHODS[bound.name]
     try:
-        inspect.signature(function).bind(lw, bound.receiver, *args, **kwargs)
+        signature.bind(lw, bound.receiver, *args, **kwargs)
     except TypeError as error:
         lw.refuse("arguments", f".{bound.name}(): {error}")
     return function(lw, bound.receiver, *args, **kwargs)
@@ -135,6 +132,12 @@ def _ptr_to(lw: Lowering, view: ir.View, indices: Any = ()) -> ir.Address:
     scale = build.const(view.dtype.bytes, dtypes.int64)
     offset = build.mul(build.cast(elements, dtypes.int64), scale, span=lw.here())
     return ir.Address(view.buffer, offset, ir.PointerType(view.space), span=lw.here())
+
+
+_METHODS: dict[str, tuple[Callable[..., Any], inspect.Signature]] = {
+    name: (function, inspect.signature(function))
+    for name, function in (("view", _view), ("permute", _permute), ("ptr_to", _ptr_to))
+}
 
 
 # --- subscripts

@@ -27,6 +27,9 @@ SCALAR_NODES = (
     ir.Address, ir.Call,
 )  # fmt: skip
 EXPR_NODES = (*SCALAR_NODES, ir.View, ir.Region, ir.Tuple, ir.Text, ir.Static)
+_SCALARS = frozenset(SCALAR_NODES)
+_EXPRESSIONS = frozenset(EXPR_NODES)
+_LEAVES = _EXPRESSIONS | {bool, int, float, str, type(None)}
 
 
 @dataclass(frozen=True)
@@ -69,19 +72,20 @@ class RangeLoop:
 
 def is_runtime(value: object) -> bool:
     """An ``ir`` expression itself (not a container holding one)."""
-    return isinstance(value, EXPR_NODES)
+    return type(value) in _EXPRESSIONS
 
 
 def is_scalar(value: object) -> bool:
     """A run-time scalar or pointer expression (typed constants count: they are ``ir.Const``)."""
-    return isinstance(value, SCALAR_NODES) and isinstance(
-        value.type, ir.ScalarType | ir.PointerType
+    return type(value) in _SCALARS and isinstance(
+        value.type,  # type: ignore[attr-defined]
+        (ir.ScalarType, ir.PointerType),
     )
 
 
 def is_number(value: object) -> TypeGuard[bool | int | float]:
     """A compile-time number: an untyped literal as far as types go."""
-    return isinstance(value, bool | int | float)
+    return isinstance(value, (bool, int, float))
 
 
 def dtype_of(value: Any) -> DType:
@@ -93,7 +97,9 @@ def dtype_of(value: Any) -> DType:
 
 def children(value: Any) -> tuple[Any, ...] | None:
     """The parts of a container value, None for leaves."""
-    if isinstance(value, tuple | list):
+    if type(value) in _LEAVES:
+        return None
+    if isinstance(value, (tuple, list)):
         return tuple(value)
     if isinstance(value, slice):
         return (value.start, value.stop, value.step)
@@ -129,7 +135,9 @@ def rebuild(value: Any, parts: tuple[Any, ...]) -> Any:
 
 def any_runtime(value: Any) -> bool:
     """Whether a run-time value is in it, at any depth."""
-    if is_runtime(value) or isinstance(value, LocalFunction | Sub | Method):
+    if type(value) in _LEAVES:
+        return type(value) in _EXPRESSIONS
+    if isinstance(value, (LocalFunction, Sub, Method)):
         return True
     parts = children(value)
     return parts is not None and any(any_runtime(part) for part in parts)

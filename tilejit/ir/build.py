@@ -389,7 +389,10 @@ def index(value: int | Expr) -> Expr:
 
 
 def index_add(a: int | Expr, b: int | Expr) -> Expr:
-    return add(index(a), index(b))
+    left, right = index(a), index(b)
+    if isinstance(left, Const) and isinstance(right, Const):
+        return Const(_wrap(int(left.value + right.value), dtypes.int64), INT64)
+    return add(left, right)
 
 
 def index_mul(a: int | Expr, b: int | Expr) -> Expr:

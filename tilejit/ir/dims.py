@@ -143,8 +143,11 @@ def contribution(
     in the ``LayoutError`` for a run-time one. The outermost component needs no modulo: an index is
     inside its dimension.
     """
-    total: Expr = build.index(0)
     inner = math.prod(i.extent for i in iters)
+    at = static(index)
+    if at is not None:
+        return build.index(_static_contribution(iters, inner, at, storage_axis, owners))
+    total: Expr = build.index(0)
     for number, i in enumerate(iters):
         inner //= i.extent
         component = index_floordiv(index, inner) if inner > 1 else build.index(index)
@@ -160,6 +163,21 @@ def contribution(
                 "index must be a compile-time integer"
             )
         owners[i.axis] = owners.get(i.axis, 0) + value * i.stride
+    return total
+
+
+def _static_contribution(
+    iters: list[Iter], inner: int, index: int, storage_axis: str, owners: dict[str, int]
+) -> int:
+    """``contribution`` of a compile-time index; ``inner`` is the dimension's extent."""
+    total = 0
+    for number, i in enumerate(iters):
+        inner //= i.extent
+        component = index // inner % i.extent if number > 0 else index // inner
+        if i.axis == storage_axis:
+            total += component * i.stride
+        else:
+            owners[i.axis] = owners.get(i.axis, 0) + component * i.stride
     return total
 
 

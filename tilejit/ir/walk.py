@@ -20,10 +20,11 @@ NODE_TYPES: tuple[type[Any], ...] = tuple(
 )
 """Every node class of the IR, types and launch configuration included."""
 
-_LEAVES = (
+_LEAVES = {
     nodes.ScalarType, nodes.PointerType, nodes.TensorType, nodes.VoidType, nodes.TupleType,
     nodes.ScopeAttrs,
-)  # fmt: skip
+}  # fmt: skip
+_INNER = frozenset(NODE_TYPES) - _LEAVES
 
 Replace = Callable[[Any], Any]
 
@@ -36,18 +37,26 @@ _FIELDS: dict[type[Any], tuple[str, ...]] = {
 }
 
 
-def children(node: Any) -> Iterator[Any]:
+def children(node: Any) -> list[Any]:
     """Direct sub-nodes in field order: expressions, statements, the blocks' statements."""
+    found: list[Any] = []
     for name in _FIELDS[type(node)]:
-        yield from _nodes_in(getattr(node, name))
+        value = getattr(node, name)
+        kind = type(value)
+        if kind is tuple:
+            _gather(value, found)
+        elif kind in _INNER:
+            found.append(value)
+    return found
 
 
-def _nodes_in(value: Any) -> Iterator[Any]:
-    if isinstance(value, tuple):
-        for item in value:
-            yield from _nodes_in(item)
-    elif isinstance(value, NODE_TYPES) and not isinstance(value, _LEAVES):
-        yield value
+def _gather(items: tuple[Any, ...], found: list[Any]) -> None:
+    for item in items:
+        kind = type(item)
+        if kind is tuple:
+            _gather(item, found)
+        elif kind in _INNER:
+            found.append(item)
 
 
 def descend(node: Any) -> Iterator[Any]:
@@ -56,7 +65,7 @@ def descend(node: Any) -> Iterator[Any]:
     while stack:
         current = stack.pop()
         yield current
-        stack.extend(list(children(current))[::-1])
+        stack.extend(reversed(children(current)))
 
 
 def statements(block: nodes.Block) -> Iterator[nodes.Stmt]:
@@ -82,7 +91,7 @@ def rebuild(node: Any, replace: Replace) -> Any:
     if isinstance(node, tuple):
         made = tuple(rebuild(item, replace) for item in node)
         return node if all(a is b for a, b in zip(made, node)) else made
-    if not isinstance(node, NODE_TYPES) or isinstance(node, _LEAVES):
+    if type(node) not in _INNER:
         return node
     changes: dict[str, Any] = {}
     for name in _FIELDS[type(node)]:

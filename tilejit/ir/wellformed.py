@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import keyword
 import math
+from typing import NoReturn
 
 from tilejit import dtypes
 from tilejit.errors import InternalError, Span, fault
@@ -37,9 +38,8 @@ def verify(function: nodes.Function) -> None:
     for param in function.params:
         if isinstance(param.type, nodes.TensorType):
             checker.tensor_type(param.type, param.span)
-            checker.require(
-                param.type.space == "global", f"{param.name!r} is not global", param.span
-            )
+            if param.type.space != "global":
+                checker.fail(f"{param.name!r} is not global", param.span)
     checker.launch(function)
     checker.block(function.body, loops=0)
 
@@ -54,22 +54,25 @@ class _Checker:
         self.every_name: set[str] = set()
         self.immutable: set[str] = set()
 
-    def require(self, condition: bool, message: str, span: Span | None) -> None:
-        if not condition:
-            raise fault(InternalError, "ir/malformed", f"{self.kernel}: {message}", span)
+    def fail(self, message: str, span: Span | None) -> NoReturn:
+        raise fault(InternalError, "ir/malformed", f"{self.kernel}: {message}", span)
 
     def declare(self, var: nodes.Var, span: Span | None) -> None:
         named = var.name.isidentifier() and not keyword.iskeyword(var.name)
-        self.require(named, f"{var.name!r} is not a name", span)
-        self.require(var.name not in self.every_name, f"{var.name!r} is declared twice", span)
+        if not named:
+            self.fail(f"{var.name!r} is not a name", span)
+        if var.name in self.every_name:
+            self.fail(f"{var.name!r} is declared twice", span)
         self.every_name.add(var.name)
         self.scope[var.name] = var
 
     def use(self, var: nodes.Var, span: Span | None) -> None:
         declared = self.scope.get(var.name)
-        self.require(declared is not None, f"{var.name!r} is used where it is not declared", span)
+        if declared is None:
+            self.fail(f"{var.name!r} is used where it is not declared", span)
         same = declared is var or declared == var
-        self.require(same, f"{var.name!r} is used with type {var.type}", span)
+        if not same:
+            self.fail(f"{var.name!r} is used with type {var.type}", span)
 
     def launch(self, function: nodes.Function) -> None:
         config = function.launch
@@ -77,7 +80,8 @@ class _Checker:
             self.integer(size, "a grid size")
         for what, sizes in (("block", config.block), ("cluster", config.cluster or (1,))):
             right = 1 <= len(sizes) <= 3 and all(size > 0 for size in sizes)
-            self.require(right, f"{what} {sizes} is not 1 to 3 positive sizes", function.span)
+            if not right:
+                self.fail(f"{what} {sizes} is not 1 to 3 positive sizes", function.span)
 
     # statements
 
@@ -95,15 +99,15 @@ class _Checker:
                 if value is not None:
                     self.typed(value, var.type, s.span)
                 holds = isinstance(var.type, nodes.ScalarType | nodes.PointerType)
-                self.require(holds, f"{var.name!r} is declared with type {var.type}", s.span)
+                if not holds:
+                    self.fail(f"{var.name!r} is declared with type {var.type}", s.span)
                 self.declare(var, s.span)
             case nodes.Assign(var=var, value=value):
                 self.use(var, s.span)
-                self.require(var.name not in self.immutable, f"{var.name!r} is immutable", s.span)
-                self.require(
-                    not isinstance(var.type, nodes.TensorType), f"buffer {var.name!r} is assigned",
-                    s.span,
-                )  # fmt: skip
+                if var.name in self.immutable:
+                    self.fail(f"{var.name!r} is immutable", s.span)
+                if isinstance(var.type, nodes.TensorType):
+                    self.fail(f"buffer {var.name!r} is assigned", s.span)
                 self.typed(value, var.type, s.span)
             case nodes.Store(view=view, indices=indices, value=value):
                 self.element(view, indices, s.span)
@@ -119,22 +123,26 @@ class _Checker:
             case nodes.While(body=body):
                 self.block(body, loops + 1)
             case nodes.Break() | nodes.Continue():
-                self.require(loops > 0, f"{type(s).__name__} outside a loop", s.span)
+                if loops <= 0:
+                    self.fail(f"{type(s).__name__} outside a loop", s.span)
             case nodes.Return(value=value):
                 self.return_(value, s.span)
             case nodes.Evaluate(call=call):
-                self.require(isinstance(call, nodes.Call), "only calls are evaluated", s.span)
+                if not isinstance(call, nodes.Call):
+                    self.fail("only calls are evaluated", s.span)
                 self.expr(call)
             case _:
-                self.require(False, f"{type(s).__name__} is not a statement", None)
+                self.fail(f"{type(s).__name__} is not a statement", None)
 
     def alloc(self, buffer: nodes.Var, span: Span | None) -> None:
         kind = buffer.type
-        self.require(isinstance(kind, nodes.TensorType), f"{buffer.name!r} is no tensor", span)
-        assert isinstance(kind, nodes.TensorType)
-        self.require(kind.space != "global", f"{buffer.name!r} is allocated in global space", span)
+        if not isinstance(kind, nodes.TensorType):
+            self.fail(f"{buffer.name!r} is no tensor", span)
+        if kind.space == "global":
+            self.fail(f"{buffer.name!r} is allocated in global space", span)
         static = all(isinstance(d, int) for d in kind.shape)
-        self.require(static, f"{buffer.name!r} is allocated with a run-time shape", span)
+        if not static:
+            self.fail(f"{buffer.name!r} is allocated with a run-time shape", span)
         self.tensor_type(kind, span)
         self.declare(buffer, span)
 
@@ -143,7 +151,8 @@ class _Checker:
         for bound in (s.start, s.stop, s.step):
             self.typed(bound, s.var.type, s.span)
         constant = isinstance(s.step, nodes.Const) and s.step.value != 0
-        self.require(constant, "a loop's step is not a nonzero constant", s.span)
+        if not constant:
+            self.fail("a loop's step is not a nonzero constant", s.span)
         outer = dict(self.scope)
         self.declare(s.var, s.span)
         self.immutable.add(s.var.name)
@@ -153,23 +162,25 @@ class _Checker:
 
     def return_(self, value: nodes.Expr | None, span: Span | None) -> None:
         if self.result is None:
-            self.require(value is None, "a kernel returns a value", span)
+            if value is not None:
+                self.fail("a kernel returns a value", span)
             return
-        self.require(value is not None, "a scalar function returns nothing", span)
-        assert value is not None
+        if value is None:
+            self.fail("a scalar function returns nothing", span)
         self.typed(value, self.result, span)
 
     # expressions
 
     def typed(self, value: nodes.Expr, kind: nodes.Type, span: Span | None) -> None:
         self.expr(value)
-        self.require(value.type == kind, f"expected {kind}, got {value.type}", value.span or span)
+        if value.type != kind:
+            self.fail(f"expected {kind}, got {value.type}", value.span or span)
 
     def scalar(self, value: nodes.Expr, what: str) -> dtypes.DType:
         self.expr(value)
         kind = value.type
-        self.require(isinstance(kind, nodes.ScalarType), f"{what} is {kind}", value.span)
-        assert isinstance(kind, nodes.ScalarType)
+        if not isinstance(kind, nodes.ScalarType):
+            self.fail(f"{what} is {kind}", value.span)
         return kind.dtype
 
     def integer(self, value: nodes.Expr, what: str, *, declared: bool = True) -> None:
@@ -177,14 +188,18 @@ class _Checker:
             self.expr(value)
         kind = value.type
         right = isinstance(kind, nodes.ScalarType) and kind.dtype.is_integer
-        self.require(right, f"{what} is {kind}, not an integer", value.span)
+        if not right:
+            self.fail(f"{what} is {kind}, not an integer", value.span)
 
     def element(self, view: nodes.View, indices: tuple[nodes.Expr, ...], span: Span | None) -> None:
-        self.require(isinstance(view, nodes.View), "an element of something not a view", span)
+        if not isinstance(view, nodes.View):
+            self.fail("an element of something not a view", span)
         self.expr(view)
         rank = len(view.shape)
-        self.require(len(indices) == rank, f"{len(indices)} indices for {rank} axes", span)
-        self.require(view.space != "tmem", "tensor memory has no element access", span)
+        if len(indices) != rank:
+            self.fail(f"{len(indices)} indices for {rank} axes", span)
+        if view.space == "tmem":
+            self.fail("tensor memory has no element access", span)
         for index in indices:
             self.integer(index, "an index")
 
@@ -195,7 +210,8 @@ class _Checker:
             case nodes.Const():
                 self.const(e)
             case nodes.HardwareId(name=name):
-                self.require(name in HARDWARE_IDS, f"no hardware id is called {name!r}", e.span)
+                if name not in HARDWARE_IDS:
+                    self.fail(f"no hardware id is called {name!r}", e.span)
             case nodes.Var():
                 self.use(e, e.span)
             case nodes.Unary():
@@ -211,14 +227,17 @@ class _Checker:
             case nodes.Bitcast(operand=operand):
                 self.expr(operand)
                 old, new = _bits(operand.type), _bits(e.type)
-                self.require(old == new, f"a bitcast from {old} to {new} bits", e.span)
+                if old != new:
+                    self.fail(f"a bitcast from {old} to {new} bits", e.span)
             case nodes.Load(view=view, indices=indices):
                 self.element(view, indices, e.span)
-                self.require(e.type.dtype == view.dtype, "a load has another type", e.span)
+                if e.type.dtype != view.dtype:
+                    self.fail("a load has another type", e.span)
             case nodes.Address(buffer=buffer, offset_bytes=offset):
                 self.integer(offset, "an offset")
                 space = self.buffer(buffer, e.span).space
-                self.require(e.type.space == space, f"a {e.type} into {space} space", e.span)
+                if e.type.space != space:
+                    self.fail(f"a {e.type} into {space} space", e.span)
             case _:
                 self.structure(e)
 
@@ -239,7 +258,7 @@ class _Checker:
             case nodes.LambdaExpr():
                 self.function(e)
             case _:
-                self.require(False, f"{type(e).__name__} is not an expression", None)
+                self.fail(f"{type(e).__name__} is not an expression", None)
 
     def const(self, e: nodes.Const) -> None:
         dtype = e.type.dtype
@@ -250,7 +269,8 @@ class _Checker:
             right = type(e.value) is int and low <= e.value <= high
         else:
             right = e.value in (True, False)
-        self.require(right, f"{e.value!r} is no {dtype}", e.span)
+        if not right:
+            self.fail(f"{e.value!r} is no {dtype}", e.span)
 
     def unary(self, e: nodes.Unary) -> None:
         self.typed(e.operand, e.type, e.span)
@@ -261,7 +281,8 @@ class _Checker:
             right = dtype.kind != "float"
         else:
             right = dtype.kind != "bool"
-        self.require(right, f"{e.op} of {dtype}", e.span)
+        if not right:
+            self.fail(f"{e.op} of {dtype}", e.span)
 
     def binary(self, e: nodes.Binary) -> None:
         dtype = self.scalar(e.lhs, f"an operand of {e.op}")
@@ -269,10 +290,12 @@ class _Checker:
             self.integer(e.rhs, "a shift count")
         else:
             self.typed(e.rhs, e.lhs.type, e.span)
-        self.require(_computes(e.op, dtype), f"{e.op} of {dtype}", e.span)
+        if not _computes(e.op, dtype):
+            self.fail(f"{e.op} of {dtype}", e.span)
         logic = e.op in COMPARISONS or e.op in ("and", "or")
         expected = nodes.BOOL if logic else e.lhs.type
-        self.require(e.type == expected, f"{e.op} has type {e.type}, not {expected}", e.span)
+        if e.type != expected:
+            self.fail(f"{e.op} has type {e.type}, not {expected}", e.span)
 
     # tensors
 
@@ -281,14 +304,16 @@ class _Checker:
             if isinstance(extent, nodes.Var):
                 self.integer(extent, "an extent")
             else:
-                self.require(extent > 0, f"a buffer has extent {extent}", span)
+                if extent <= 0:
+                    self.fail(f"a buffer has extent {extent}", span)
         align = kind.align_bytes
-        self.require(align > 0 and align & (align - 1) == 0, f"an alignment of {align}", span)
+        if not (align > 0 and align & (align - 1) == 0):
+            self.fail(f"an alignment of {align}", span)
 
     def buffer(self, var: nodes.Var, span: Span | None) -> nodes.TensorType:
         self.use(var, span)
-        self.require(isinstance(var.type, nodes.TensorType), f"{var.name!r} is no buffer", span)
-        assert isinstance(var.type, nodes.TensorType)
+        if not isinstance(var.type, nodes.TensorType):
+            self.fail(f"{var.name!r} is no buffer", span)
         return var.type
 
     def view(self, e: nodes.View) -> None:
@@ -299,25 +324,26 @@ class _Checker:
                 self.integer(extent, "an extent")
         if e.layout is not None:
             size = math.prod(d for d in e.shape if isinstance(d, int))
-            self.require(
-                e.layout.size == size,
-                f"a view of {size} elements has a layout of {e.layout.size}", e.span,
-            )  # fmt: skip
+            if e.layout.size != size:
+                self.fail(f"a view of {size} elements has a layout of {e.layout.size}", e.span)
         for axis, stride in e.dynamic_strides:
-            self.require(0 <= axis < len(e.shape), f"a stride of axis {axis}", e.span)
+            if not (0 <= axis < len(e.shape)):
+                self.fail(f"a stride of axis {axis}", e.span)
             self.integer(stride, "a stride")
 
     def region(self, e: nodes.Region) -> None:
         self.expr(e.view)
         rank = len(e.view.shape)
         ranks = (len(e.starts), len(e.extents))
-        self.require(
-            ranks == (rank, rank),
-            f"a region of {ranks[0]} starts and {ranks[1]} extents in a view of {rank} axes", e.span,
-        )  # fmt: skip
+        if ranks != (rank, rank):
+            self.fail(
+                f"a region of {ranks[0]} starts and {ranks[1]} extents in a view of {rank} axes",
+                e.span,
+            )
         for start in e.starts:
             self.integer(start, "a region's start")
-        self.require(all(x > 0 for x in e.extents), "a region has an empty extent", e.span)
+        if not all(x > 0 for x in e.extents):
+            self.fail("a region has an empty extent", e.span)
 
     # calls
 
@@ -327,17 +353,21 @@ class _Checker:
         if e.op in STRUCTURAL:
             self.structural(e)
             return
-        self.require(e.op in OPS, f"no operation is called {e.op!r}", e.span)
-        self.require(e.attrs is None, f"{e.op} has a scope", e.span)
+        if e.op not in OPS:
+            self.fail(f"no operation is called {e.op!r}", e.span)
+        if e.attrs is not None:
+            self.fail(f"{e.op} has a scope", e.span)
         row = OPS[e.op]
         more = row.args[-1:] == ("...",)
         words = row.args[:-1] if more else row.args
         given = len(e.args)
         enough = given >= len(words) if more else given == len(words)
-        self.require(enough, f"{e.op} takes {len(words)} arguments, got {given}", e.span)
+        if not enough:
+            self.fail(f"{e.op} takes {len(words)} arguments, got {given}", e.span)
         common = self.arguments(e, words)
         result = _result(row, common)
-        self.require(e.type == result, f"{e.op} has type {e.type}, not {result}", e.span)
+        if e.type != result:
+            self.fail(f"{e.op} has type {e.type}, not {result}", e.span)
 
     def arguments(self, e: nodes.Call, words: tuple[str, ...]) -> nodes.Type:
         """Checks arguments against their words; the type T of those marked so."""
@@ -345,20 +375,25 @@ class _Checker:
         for word, arg in zip(words, e.args):
             where = f"an argument of {e.op}"
             if word == "text":
-                self.require(isinstance(arg, nodes.Text), f"{where} is no text", e.span)
+                if not isinstance(arg, nodes.Text):
+                    self.fail(f"{where} is no text", e.span)
             elif word == "static":
                 fixed = isinstance(arg, nodes.Static | nodes.Const | nodes.Text)
-                self.require(fixed, f"{where} is not static", e.span)
+                if not fixed:
+                    self.fail(f"{where} is not static", e.span)
             elif word.startswith("T:"):
                 dtype = self.scalar(arg, where)
                 right = {"float": dtype.is_float, "int": dtype.is_integer, "any": True}[word[2:]]
-                self.require(right, f"{where} is {dtype}, expected {word[2:]}", e.span)
+                if not right:
+                    self.fail(f"{where} is {dtype}, expected {word[2:]}", e.span)
                 if common != nodes.VOID:
-                    self.require(arg.type == common, f"{where} is {dtype}, not {common}", e.span)
+                    if arg.type != common:
+                        self.fail(f"{where} is {dtype}, not {common}", e.span)
                 common = arg.type
             elif word != "any":
                 dtype = self.scalar(arg, where)
-                self.require(dtype.name == word, f"{where} is {dtype}, expected {word}", e.span)
+                if dtype.name != word:
+                    self.fail(f"{where} is {dtype}, expected {word}", e.span)
         return common
 
     def structural(self, e: nodes.Call) -> None:
@@ -367,13 +402,17 @@ class _Checker:
         if e.op == "tile.ewise":
             kinds = (nodes.LambdaExpr, nodes.Tuple)
         right = len(e.args) == len(kinds) and all(map(isinstance, e.args, kinds))
-        self.require(right, f"{e.op} and its arguments", e.span)
-        self.require((e.attrs is None) == (e.op == "ptx"), f"{e.op} and its scope", e.span)
-        self.require(e.type == nodes.VOID, f"{e.op} has no value", e.span)
+        if not right:
+            self.fail(f"{e.op} and its arguments", e.span)
+        if (e.attrs is None) != (e.op == "ptx"):
+            self.fail(f"{e.op} and its scope", e.span)
+        if e.type != nodes.VOID:
+            self.fail(f"{e.op} has no value", e.span)
         for tuple_ in e.args[2:]:
             assert isinstance(tuple_, nodes.Tuple)
             named = all(isinstance(item, nodes.Keyword) for item in tuple_.items)
-            self.require(named, f"{e.op} has a parameter without a name", e.span)
+            if not named:
+                self.fail(f"{e.op} has a parameter without a name", e.span)
 
     def function(self, e: nodes.LambdaExpr) -> None:
         inner = _Checker(f"{self.kernel}/{e.name}", e.type)
@@ -381,12 +420,14 @@ class _Checker:
             inner.declare(param, param.span)
         inner.pure(e.body)
         inner.block(e.body, loops=0)
-        self.require(_returns(e.body), f"{e.name} has a path without a return", e.span)
+        if not _returns(e.body):
+            self.fail(f"{e.name} has a path without a return", e.span)
 
     def pure(self, block: nodes.Block) -> None:
         for s in block:
             allowed = nodes.Declare | nodes.Assign | nodes.If | nodes.Return
-            self.require(isinstance(s, allowed), f"{type(s).__name__} in a scalar function", s.span)
+            if not isinstance(s, allowed):
+                self.fail(f"{type(s).__name__} in a scalar function", s.span)
             if isinstance(s, nodes.If):
                 self.pure(s.then)
                 self.pure(s.orelse)

@@ -13,7 +13,6 @@ from tilejit import T, jit
 from tilejit.kernels import rows
 from tilejit.lib import reduce
 
-
 PARAMETER_LOAD = "ld.global.nc.L1::evict_last."
 """Every row of an SM reads the weight and the bias, and nothing else stays in L1."""
 

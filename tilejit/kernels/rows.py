@@ -351,21 +351,18 @@ def plan_for(kernel: Kernel, source, target, *parameters) -> RowPlan | None:
     """The plan that suits all the (M, N) tensors: the weakest alignment decides the vector width.
     None when there is nothing to do (an empty tensor). ``ValueError`` when ``target`` shares memory
     with ``source``: rows are read through the read-only path."""
-    tensors = (source, target, *parameters)
-    first = source
     if source.device.type != "meta" and _overlap(source, target):
         raise ValueError("the result may not share memory with the input")
-    rows, row_elems = first.shape
+    rows, row_elems = source.shape
     if rows == 0 or row_elems == 0:
         return None
-    elem_bytes = first.element_size()
-    align_bytes = 16
-    for tensor in tensors:
-        pitch_bytes = tensor.stride(0) * elem_bytes if rows > 1 else 16
-        for value in (tensor.data_ptr(), pitch_bytes):
-            while value % align_bytes:
-                align_bytes //= 2
-    return _plan_cached(row_elems, elem_bytes, align_bytes, kernel)
+    elem_bytes = source.element_size()
+    addresses = 16
+    for tensor in (source, target, *parameters):
+        addresses |= tensor.data_ptr()
+        if rows > 1:
+            addresses |= tensor.stride(0) * elem_bytes
+    return _plan_cached(row_elems, elem_bytes, addresses & -addresses, kernel)
 
 
 def _overlap(a, b) -> bool:
