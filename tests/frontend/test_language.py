@@ -434,3 +434,31 @@ def test_blocks_and_clusters_over_the_targets_limits(
     with pytest.raises(SyntaxUnsupported) as caught:
         frontend.lower(kernel, args)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("shape", "layout", "fits"),
+    [
+        ("(1 << 17,)", '"default"', True),
+        ("((1 << 17) + 1,)", '"default"', False),
+        ("(1 << 17,)", "None", True),
+        ("((1 << 17) + 1,)", "None", False),
+        ("(32, 1 << 17)", 'T.layout("(32,131072):(1@laneid,1)")', True),
+        ("(32, 1 << 17)", 'T.layout("(32,131072):(1@laneid,1) + 1")', False),
+        ("(2, 4)", 'T.layout("(2,4):(131068,1)")', True),
+        ("(2, 4)", 'T.layout("(2,4):(131069,1)")', False),
+    ],
+)
+def test_a_local_tensor_fits_the_local_memory_of_a_thread(
+    shape: str, layout: str, fits: bool
+) -> None:
+    kernel = make(f'''
+        def k(X: T.Tensor((4,), "float32")):
+            T.device_entry(launch=T.cuda.LaunchConfig(grid=1, block=32))
+            r = T.alloc_local({shape}, "float32", layout={layout})
+    ''')
+    if fits:
+        lower(kernel, X=tensor("float32", 4))
+        return
+    with pytest.raises(SyntaxUnsupported, match="at most 524288 bytes of local memory"):
+        lower(kernel, X=tensor("float32", 4))

@@ -32,6 +32,7 @@ from tilejit.ir import nodes as ir
 from tilejit.ir.ops import OPS, Op
 from tilejit.language import core, cuda, scalar_math, tile
 from tilejit.language.annotations import constexpr
+from tilejit.layout import ComposeLayout, Layout
 from tilejit.ptx import types as ptx_types
 from tilejit.ptx.forms import Form, OperandSpec
 from tilejit.ptx.instruction import (
@@ -164,19 +165,14 @@ def _alloc(space: ir.Space) -> Callable[..., Any]:
             if dim < 1:
                 lw.refuse("shape", f"extents are at least 1, got {dims}")
         element = tensors.as_dtype(lw, dtype)
-        size = math.prod(dims) * element.bits // 8
-        # Other layouts spread the elements over threads.
-        if space == "local" and layout == "default" and size > MAX_LOCAL_BYTES:
-            lw.refuse(
-                "shape", f"{dims} of {element} take {size} bytes; "
-                f"a thread has at most {MAX_LOCAL_BYTES} bytes of local memory",
-            )  # fmt: skip
         found = tensors.as_layout(lw, layout, dims)
         if found is not None and found.size != math.prod(dims):
             lw.refuse(
                 "layout", f"the layout has {found.size} coordinates, the shape {dims} has "
                 f"{math.prod(dims)}", help="a layout's extents multiply to the buffer's size",
             )  # fmt: skip
+        if space == "local":
+            _fits_a_thread(lw, found, dims, element)
         align_bytes = 16 if align is None else tensors.extent(lw, align)
         if not 1 <= align_bytes <= MAX_ALIGN_BYTES or align_bytes & (align_bytes - 1):
             lw.refuse(
@@ -191,6 +187,19 @@ def _alloc(space: ir.Space) -> Callable[..., Any]:
         return views.whole(buffer)
 
     return meaning
+
+
+def _fits_a_thread(
+    lw: Lowering, layout: Layout | None, shape: tuple[int, ...], element: DType
+) -> None:
+    """A layout may spread the elements over threads: what counts is its span of memory."""
+    tile = layout.tile if isinstance(layout, ComposeLayout) else layout
+    size = (math.prod(shape) if tile is None else tile.span()) * element.bits // 8
+    if size > MAX_LOCAL_BYTES:
+        lw.refuse(
+            "shape", f"{shape} of {element} take {size} bytes of every thread, which has at most "
+            f"{MAX_LOCAL_BYTES} bytes of local memory",
+        )  # fmt: skip
 
 
 def _cast(lw: Lowering, x: Any, ty: Any) -> Any:
