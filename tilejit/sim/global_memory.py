@@ -10,16 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tilejit.dtypes import DType
-from tilejit.sim.faults import FaultLog, Site
-from tilejit.sim.geometry import Bools, Geometry, Ints
+from tilejit.sim.faults import Site
+from tilejit.sim.geometry import Bools, Ints
 from tilejit.sim.hazards import MAX_GRANULE_BYTES, Shadow
-from tilejit.sim.memory import Bytes, Lanes, Memory, Window, element_text, original, taken
+from tilejit.sim.memory import Bytes, Lanes, Memory, Watch, Window, element_text, original, taken
 
 
 @dataclass(slots=True, eq=False)
@@ -47,39 +46,25 @@ class GlobalMemory(Memory):
         self,
         buffers: Sequence[GlobalBuffer],
         written_names: frozenset[str] | None,
-        geometry: Geometry,
-        faults: FaultLog,
-        sites: Sequence[Site],
-        strong_sites: Bools,
-        ordered_by_memory: bool,
-        notes: set[str],
-        thread_type: Any,
-        hazards: bool,
+        watch: Watch,
     ) -> None:
         """``written_names``: the buffers the program can write; None: any."""
-        super().__init__(geometry, faults, sites, None, ordered_by_memory, notes)
+        super().__init__(watch)
         self.buffers = {buffer.name: buffer for buffer in buffers}
         self.windows: dict[str, Window] = {}
         self.shadows: list[Shadow] = []
         ordered = sorted(buffers, key=lambda b: b.base_address)
         for group in _overlapping(ordered):
-            self._add_group(group, written_names, thread_type, strong_sites, hazards)
+            self._add_group(group, written_names)
         self.by_address = ordered
         self.bases = np.array([b.base_address for b in ordered], np.int64)
 
-    def _add_group(
-        self,
-        group: list[GlobalBuffer],
-        written_names: frozenset[str] | None,
-        thread_type: Any,
-        strong_sites: Bools,
-        hazards: bool,
-    ) -> None:
+    def _add_group(self, group: list[GlobalBuffer], written_names: frozenset[str] | None) -> None:
         start = group[0].base_address // MAX_GRANULE_BYTES * MAX_GRANULE_BYTES
         end = max(b.base_address + b.bytes.size for b in group)
         # A race needs a write: memory that the program cannot write is not watched.
         watched = written_names is None or any(b.name in written_names for b in group)
-        shadow = Shadow(end - start, thread_type, strong_sites) if hazards and watched else None
+        shadow = self.watch.shadow(end - start) if watched else None
         if shadow is not None:
             self.shadows.append(shadow)
         written: npt.NDArray[np.bool_] | None = None

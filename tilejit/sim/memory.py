@@ -124,20 +124,37 @@ def is_dense(offsets: Ints, nbytes: int) -> bool:
     return bool((np.diff(offsets) == nbytes).all())
 
 
-@dataclass(slots=True, eq=False)
-class Memory:
-    """What the two memories share: the checks, the report, the access itself.
+@dataclass(frozen=True, slots=True, eq=False)
+class Watch:
+    """What the memories of one launch look for, and where they report it.
 
     ``ordered_by_memory``: the program synchronises through fences and strong accesses, which is
     not modelled; a pair that nothing else orders is then no proof of a race and becomes a note.
+    ``thread_type``, ``strong_sites``: see ``Shadow``. ``hazards`` False: races are not looked for.
     """
 
     geometry: Geometry
     faults: FaultLog
-    sites: Sequence[Site]
-    clocks: Clocks | None
-    ordered_by_memory: bool
     notes: set[str]
+    sites: Sequence[Site]
+    strong_sites: Bools
+    thread_type: Any
+    ordered_by_memory: bool
+    hazards: bool
+
+    def shadow(self, nbytes: int) -> Shadow | None:
+        """The history of ``nbytes`` of memory, if one is kept."""
+        return Shadow(nbytes, self.thread_type, self.strong_sites) if self.hazards else None
+
+
+class Memory:
+    """What the two memories share: the checks, the report, the access itself."""
+
+    def __init__(self, watch: Watch) -> None:
+        self.watch = watch
+        self.geometry = watch.geometry
+        self.faults = watch.faults
+        self.clocks: Clocks | None = None
 
     def read(self, window: Window, offsets: Ints, nbytes: int, lanes: Lanes, site: Site) -> Bytes:
         """Checked bytes at in-bounds offsets: (lanes, nbytes)."""
@@ -253,9 +270,9 @@ class Memory:
 
     def _race(self, window: Window, site: Site) -> Any:
         def race(granule: int, thread: int, earlier: int, site_index: int, times: int) -> None:
-            other = self.sites[site_index]
-            if self.ordered_by_memory:
-                self.notes.add(UNORDERED_NOTE)
+            other = self.watch.sites[site_index]
+            if self.watch.ordered_by_memory:
+                self.watch.notes.add(UNORDERED_NOTE)
                 return
             if self.faults.known("sim/race", site.span, other.span, times):
                 return

@@ -25,6 +25,7 @@ from tilejit.sim.faults import FaultLog
 from tilejit.sim.geometry import LANES, Geometry, triple
 from tilejit.sim.global_memory import GlobalBuffer, GlobalMemory
 from tilejit.sim.hazards import Clocks
+from tilejit.sim.memory import Watch
 from tilejit.sim.program import Program, compile_program
 from tilejit.sim.schedule import Scheduler
 from tilejit.sim.shared_memory import SharedMemory, place_shared
@@ -154,21 +155,20 @@ class _Simulation:
         self.operations = 0
         threads = geometry.ctas * geometry.slots
         self.thread_type: Any = np.int32 if threads < 2**31 else np.int64
-        sites = self.accesses.sites
-        self.strong_sites = np.array([site.strong for site in sites] or [False])
         self.notes: set[str] = set()
-        stored = self.accesses.stored
-        self.global_memory = GlobalMemory(
-            list(buffers.values()),
-            None if stored is None else frozenset(stored),
+        self.watch = Watch(
             geometry,
             self.faults,
-            sites,
-            self.strong_sites,
-            self.accesses.ordered_by_memory,
             self.notes,
+            self.accesses.sites,
+            np.array([site.strong for site in self.accesses.sites] or [False]),
             self.thread_type,
+            self.accesses.ordered_by_memory,
             options.hazards,
+        )
+        stored = self.accesses.stored
+        self.global_memory = GlobalMemory(
+            list(buffers.values()), None if stored is None else frozenset(stored), self.watch
         )
         self.random = Random(options.seed)
         self.leader_lane = options.seed % LANES
@@ -225,18 +225,7 @@ class _Simulation:
     def _batch(self, first: int, ctas: int) -> Batch:
         geometry = self.geometry
         clocks = Clocks(geometry, first, ctas)
-        shared = SharedMemory(
-            dict(self.accesses.shared),
-            ctas,
-            geometry,
-            self.faults,
-            self.accesses.sites,
-            self.strong_sites,
-            self.accesses.ordered_by_memory,
-            self.notes,
-            self.thread_type,
-            self.options.hazards,
-        )
+        shared = SharedMemory(dict(self.accesses.shared), ctas, self.watch)
         shared.clocks = self.global_memory.clocks = clocks
         alive = np.arange(geometry.slots).reshape(geometry.warps, LANES) < geometry.threads
         return Batch(

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from tilejit.dtypes import DType
-from tilejit.sim.faults import FaultLog, Site
-from tilejit.sim.geometry import Bools, Geometry, Ints
-from tilejit.sim.hazards import MAX_GRANULE_BYTES, Shadow
-from tilejit.sim.memory import Bytes, Lanes, Memory, Window, element_text, taken
+from tilejit.sim.faults import Site
+from tilejit.sim.geometry import Bools, Ints
+from tilejit.sim.hazards import MAX_GRANULE_BYTES
+from tilejit.sim.memory import Bytes, Lanes, Memory, Watch, Window, element_text, taken
 
 SHARED_START_BYTES = 1024
 """Offset of the first shared buffer: offset 0 stays invalid, as does anything derived from null."""
@@ -52,24 +51,15 @@ class SharedMemory(Memory):
         self,
         buffers: dict[str, SharedBuffer],
         ctas: int,
-        geometry: Geometry,
-        faults: FaultLog,
-        sites: Sequence[Site],
-        strong_sites: Bools,
-        ordered_by_memory: bool,
-        notes: set[str],
-        thread_type: Any,
-        hazards: bool,
+        watch: Watch,
     ) -> None:
-        super().__init__(geometry, faults, sites, None, ordered_by_memory, notes)
+        super().__init__(watch)
         self.buffers = buffers
         end = max((b.offset_bytes + b.nbytes for b in buffers.values()), default=0)
         self.window_bytes = -(-end // MAX_GRANULE_BYTES) * MAX_GRANULE_BYTES
         total = self.window_bytes * ctas
-        shadow = Shadow(total, thread_type, strong_sites) if hazards else None
-        self.window = Window(
-            "shared", np.zeros(total, np.uint8), np.zeros(total, np.bool_), shadow, 0, True
-        )
+        data, written = np.zeros(total, np.uint8), np.zeros(total, np.bool_)
+        self.window = Window("shared", data, written, watch.shadow(total), 0, True)
         self.owned = np.zeros(self.window_bytes, np.bool_)
         for buffer in buffers.values():
             self.owned[buffer.offset_bytes : buffer.offset_bytes + buffer.nbytes] = True
