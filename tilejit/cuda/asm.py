@@ -14,11 +14,9 @@ Not here: which instructions exist (``ptx``), what is issued (families).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from tilejit.cuda import cxx
 from tilejit.cuda.memory import Memory
-from tilejit.cuda.registers import Registers, slot_of
+from tilejit.cuda.registers import Registers
 from tilejit.cuda.scalars import Scalars, unsupported
 from tilejit.cuda.writer import Writer, quote
 from tilejit.errors import Span
@@ -26,49 +24,114 @@ from tilejit.ir import nodes
 from tilejit.ptx import types
 from tilejit.ptx.forms import Form, OperandSpec
 from tilejit.tile import family
-from tilejit.tile.family import Immediate, Issue
+from tilejit.tile.family import Issue
 
 _MEMORY_EFFECTS = frozenset({"reads_memory", "writes_memory", "barrier", "async"})
-_Part = str | tuple[str, int]
-"""Assembly text, or ('o' or 'i', index) of an output or input operand."""
+
+# By the C++ type of a value: the C++ type through which it reaches an instruction.
+_AS_IS = {name: name if name in cxx.CONSTRAINT else "u16" for name in cxx.BITS}
+_AS_BITS = {**_AS_IS, "f32": "u32", "f64": "u64"}
+_AS_PREDICATE = dict.fromkeys(cxx.BITS, "u32")
 
 
-@dataclass(slots=True)
+class _Place:
+    """What a form says about one of its operands. A 128-bit register is two 64-bit halves."""
+
+    def __init__(self, form: Form, spec: OperandSpec, lead: str) -> None:
+        self.lead = lead
+        """The text ahead of the operand."""
+        self.written = "w" in spec.direction
+        self.output = self.written and spec.kind != "addr"
+        self.updated = spec.direction == "rw"
+        self.predicate = spec.kind == "pred"
+        self.quad = spec.bits == 128
+        self.group = spec.braces or self.quad
+        self.registers = 2 * spec.lanes if self.quad else spec.lanes
+        if self.quad:
+            spec = OperandSpec(spec.name, spec.direction, "reg", "b64")
+        self.byte = types.needs_byte_register(form, spec)
+        floats = types.takes_float_register(form, spec)
+        self.travels = _AS_PREDICATE if self.predicate else _AS_IS if floats else _AS_BITS
+        self.direct: dict[tuple[str, str], str | None] = {}
+        """By buffer and dtype: constraint and scalar up to the slot's number, where the instruction
+        takes the scalars themselves."""
+
+
+class _Shape:
+    """What every statement of one form has in common."""
+
+    def __init__(self, form: Form) -> None:
+        self.form = form
+        volatile, self.clobbers = _keeps(form)
+        self.head = 'asm volatile("' if volatile else 'asm("'
+        self.places = [
+            _Place(form, spec, " " if index == 0 else "|" if spec.joined else ", ")
+            for index, spec in enumerate(form.operands)
+        ]
+        written = [i for i, place in enumerate(self.places) if place.output]
+        self._sinkable = [i for i in written if form.operands[i].sinkable]
+        self._outputs = sum(self.places[i].registers for i in written)
+
+    def outputs(self, issue: Issue) -> int:
+        """How many registers an instruction of this form writes; sinks do not count."""
+        count = self._outputs
+        for index in self._sinkable:
+            operand = issue.operands[index]
+            assert isinstance(operand, family.Registers)
+            count -= len([item for item in operand.items if item is None])
+        return count
+
+
 class _Block:
-    """One asm statement under construction."""
+    """One asm statement under construction. Inputs are numbered behind all the outputs."""
 
-    outputs: list[tuple[str, str]] = field(default_factory=list)
-    inputs: list[tuple[str, str]] = field(default_factory=list)
-    declarations: list[str] = field(default_factory=list)
-    """PTX registers local to the block."""
-    before: list[list[_Part]] = field(default_factory=list)
-    after: list[list[_Part]] = field(default_factory=list)
-    temporaries: list[str] = field(default_factory=list)
-    """C++ declarations ahead of the statement."""
-    results: list[str] = field(default_factory=list)
-    """C++ statements behind it."""
-    count: int = 0
+    def __init__(self, output_count: int) -> None:
+        self.outputs: list[str] = []
+        self.inputs: dict[str, str] = {}
+        """Each distinct input, and what the assembly text calls it."""
+        self.declarations: list[str] = []
+        """PTX registers local to the block."""
+        self.before: list[str] = []
+        self.after: list[str] = []
+        self.temporaries: list[str] = []
+        """C++ declarations ahead of the statement."""
+        self.results: list[str] = []
+        """C++ statements behind it."""
+        self._output_count = output_count
+        self._fresh = 0
 
     def fresh(self) -> int:
-        self.count += 1
-        return self.count - 1
+        self._fresh += 1
+        return self._fresh - 1
 
-    def input(self, constraint: str, text: str) -> _Part:
-        for index, known in enumerate(self.inputs):
-            if known == (constraint, text):
-                return ("i", index)
-        self.inputs.append((constraint, text))
-        return ("i", len(self.inputs) - 1)
+    def register(self, kind: str, stem: str) -> str:
+        """Declares a PTX register; its name."""
+        name = f"{stem}{self.fresh()}"
+        self.declarations.append(f".reg .{kind} {name};")
+        return name
 
-    def output(self, constraint: str, lvalue: str) -> _Part:
-        self.outputs.append((constraint, lvalue))
-        return ("o", len(self.outputs) - 1)
+    def input(self, operand: str) -> str:
+        number = self._output_count + len(self.inputs)
+        return self.inputs.setdefault(operand, f"%{number}")
 
-    def render(self, parts: list[_Part]) -> str:
-        shift = len(self.outputs)
-        return "".join(
-            p if isinstance(p, str) else f"%{p[1] + (shift if p[0] == 'i' else 0)}" for p in parts
-        )
+    def output(self, operand: str) -> str:
+        self.outputs.append(operand)
+        return f"%{len(self.outputs) - 1}"
+
+    def around(self, instruction: str) -> str:
+        """The instruction between what prepares its registers and what takes them on."""
+        lines = [*self.declarations, *self.before, instruction, *self.after]
+        return "{" + " ".join(lines) + "}"
+
+    def operands(self, clobbers: bool) -> str:
+        """The statement behind the assembly text."""
+        outputs, inputs = ", ".join(self.outputs), ", ".join(self.inputs)
+        if clobbers:
+            return f' : {outputs} : {inputs} : "memory"'
+        if inputs:
+            return f" : {outputs} : {inputs}"
+        # An extended statement even without operands, so that %% means % everywhere.
+        return f" : {outputs}" if outputs else " ::"
 
 
 class Assembly:
@@ -81,85 +144,125 @@ class Assembly:
         self.registers = registers
         self.memory = memory
         self.writer = writer
-        self.mnemonics: set[str] = set()
+        self._shapes: dict[Form, _Shape] = {}
+        self._shape: _Shape | None = None
         self._ops = 0
+        self._span: Span | None = None
+        self._where = ""
+        self._value: tuple[nodes.Expr, str, str] | None = None
+        """The value read last in the current call, its text and C++ type."""
+
+    @property
+    def mnemonics(self) -> set[str]:
+        """Of all instructions printed so far."""
+        return {form.mnemonic for form in self._shapes}
+
+    def start_call(self) -> None:
+        """The following instructions are another call's: an expression may have another text now."""
+        self._value = None
 
     def issue(self, issue: Issue) -> None:
         """Writes one instruction."""
-        self.writer.span(issue.span)
-        self.mnemonics.add(issue.form.mnemonic)
-        block = _Block()
-        instruction = self._instruction(issue, block)
-        if self.registers.recording:
-            return
-        text = self._body(block, instruction)
-        comment = self._comment(issue.span)
-        statement = self._statement(issue.form, block, text + comment)
-        if not block.temporaries and not block.results:
-            self.writer.line(statement)
-            return
-        self.writer.line(" ".join(["{", *block.temporaries, statement, *block.results, "}"]))
-
-    def _comment(self, span: Span | None) -> str:
+        shape = self._shape
+        if shape is None or shape.form is not issue.form:
+            shape = self._shape = self._shape_of(issue.form)
+        if issue.span is not self._span:
+            self._at(issue.span)
         self._ops += 1
-        where = f" {span.short}" if span else ""
-        return f" // tilejit:op={self._ops}{where}".replace("%", "%%")
+        block = _Block(shape.outputs(issue))
+        text = self._instruction(issue, shape, block)
+        if block.declarations:
+            text = block.around(text)
+        comment = f" // tilejit:op={self._ops}{self._where}"
+        statement = f'{shape.head}{text}{comment}"{block.operands(shape.clobbers)});'
+        if block.temporaries:
+            statement = " ".join(["{", *block.temporaries, statement, *block.results, "}"])
+        self.writer.span(issue.span)
+        self.writer.line(statement)
 
-    def _statement(self, form: Form, block: _Block, text: str) -> str:
-        volatile, clobber = _keeps(form)
-        outputs = ", ".join(f'"{c}"({v})' for c, v in block.outputs)
-        inputs = ", ".join(f'"{c}"({v})' for c, v in block.inputs)
-        tail = (
-            f" : {outputs} : {inputs}" if inputs or clobber else f" : {outputs}" if outputs else ""
-        )
-        if clobber:
-            tail += ' : "memory"'
-        if not (outputs or inputs or clobber):
-            tail = " ::"  # an extended statement, so that %% means % everywhere
-        return f'asm {"volatile" if volatile else ""}("{quote(text)}"{tail});'.replace(
-            "asm (", "asm("
-        )
+    def record(self, issue: Issue) -> None:
+        """Notes the registers that one instruction accesses."""
+        exprs = [] if issue.pred is None else [issue.pred]
+        for operand in issue.operands:
+            if isinstance(operand, family.Registers):
+                for item in operand.items:
+                    if isinstance(item, family.Register):
+                        self.registers.note(item)
+                    elif isinstance(item, family.Value):
+                        exprs.append(item.expr)
+                    elif isinstance(item, family.Element):
+                        exprs.append(item.load)
+            elif isinstance(operand, family.Memory):
+                exprs.append(operand.base)
+        for expr in exprs:
+            # Most are variables and numbers, which lie in no register tile.
+            if not isinstance(expr, (nodes.Var, nodes.Const)):
+                self.scalars.piece(expr)
 
-    def _body(self, block: _Block, instruction: list[_Part]) -> str:
-        lines = [block.render(line) for line in (*block.before, instruction, *block.after)]
-        if not block.declarations and len(lines) == 1:
-            return lines[0]
-        return "{" + " ".join([*block.declarations, *lines]) + "}"
+    def _shape_of(self, form: Form) -> _Shape:
+        """Asked only where the form changes: looking one up hashes all of it."""
+        found = self._shapes.get(form)
+        if found is None:
+            found = self._shapes[form] = _Shape(form)
+        return found
 
-    def _instruction(self, issue: Issue, block: _Block) -> list[_Part]:
-        form = issue.form
-        parts: list[_Part] = []
+    def _at(self, span: Span | None) -> None:
+        """The following instructions come from ``span``."""
+        self._span = span
+        self._where = quote(f" {span.short}").replace("%", "%%") if span else ""
+
+    def _instruction(self, issue: Issue, shape: _Shape, block: _Block) -> str:
+        text = issue.form.spelling
         if issue.pred is not None and self.scalars.value(issue.pred) != 1:
-            predicate = self._predicate_in(block, self.scalars.text(issue.pred))
-            parts.append(f"@{predicate} ")
-        parts.append(form.spelling)
-        for index, (spec, operand) in enumerate(zip(form.operands, issue.operands)):
-            parts.append(" " if index == 0 else "|" if spec.joined else ", ")
-            parts += self._operand(issue, spec, operand, block)
-        parts.append(";")
-        return parts
+            text = f"@{self._predicate_in(block, self.scalars.text(issue.pred))} {text}"
+        for place, operand in zip(shape.places, issue.operands):
+            text += place.lead
+            if isinstance(operand, family.Registers):
+                if place.group:
+                    text += self._group(issue, place, operand.items, block)
+                elif place.written:
+                    text += self._written(issue, place, operand.items[0], block)
+                else:
+                    text += self._read(issue, place, operand.items[0], block)
+            elif isinstance(operand, family.Memory):
+                text += self._memory(place, operand, block)
+            else:
+                text += str(operand.value)
+        return text + ";"
 
     # --- operands
 
-    def _operand(
-        self, issue: Issue, spec: OperandSpec, operand: family.NativeOperand, block: _Block
-    ) -> list[_Part]:
-        if isinstance(operand, Immediate):
-            return [str(operand.value)]
-        if isinstance(operand, family.Memory):
-            return self._memory(spec, operand, block)
-        if spec.bits == 128:
-            return self._quad(issue, spec, operand, block)
-        one = self._written if "w" in spec.direction else self._read
-        parts: list[_Part] = []
-        for index, item in enumerate(operand.items):
-            parts.append(", " if index else "")
-            parts += one(issue, spec, item, block)
-        return ["{", *parts, "}"] if spec.braces else parts
+    def _group(self, issue: Issue, place: _Place, items: tuple[object, ...], block: _Block) -> str:
+        one = self._written if place.written else self._read
+        name = block.register("b128", "q") if place.quad else ""
+        group = "{" + ", ".join([one(issue, place, item, block) for item in items]) + "}"
+        if not name:
+            return group
+        if place.written:
+            block.after.append(f"mov.b128 {group}, {name};")
+        else:
+            block.before.append(f"mov.b128 {name}, {group};")
+        return name
 
-    def _memory(self, spec: OperandSpec, operand: family.Memory, block: _Block) -> list[_Part]:
+    def _direct(self, place: _Place, register: family.Register) -> str | None:
+        """A register as an operand without its direction, where the instruction takes its scalar."""
+        key = (register.buffer.name, register.dtype.name)
+        if key not in place.direct:
+            place.direct[key] = self._start(place, register)
+        start = place.direct[key]
+        return None if start is None else f"{start}{register.slot})"
+
+    def _start(self, place: _Place, register: family.Register) -> str | None:
+        """An entry of ``place.direct``."""
+        found = self.registers.scalars(register.buffer, register.dtype)
+        if found is None or place.predicate:
+            return None
+        stem, held = found
+        return f'{cxx.CONSTRAINT[held]}"({stem}' if place.travels[held] == held else None
+
+    def _memory(self, place: _Place, operand: family.Memory, block: _Block) -> str:
         base, offset = operand.base, operand.offset_bytes
-        if "w" in spec.direction:
+        if place.written:
             self.memory.note_written(base)
         if isinstance(base, nodes.Address) and isinstance(base.offset_bytes, nodes.Const):
             moved = offset + int(base.offset_bytes.value)
@@ -167,137 +270,105 @@ class Assembly:
                 zero = nodes.Const(0, base.offset_bytes.type)
                 base, offset = nodes.Address(base.buffer, zero, base.type), moved
         constraint = "r" if operand.space in ("shared", "tmem") else "l"
-        register = block.input(constraint, self.scalars.text(base))
-        return ["[", register, f"+{offset}]" if offset else "]"]
+        register = block.input(f'"{constraint}"({self.scalars.text(base)})')
+        return f"[{register}+{offset}]" if offset else f"[{register}]"
 
     def _predicate_in(self, block: _Block, text: str) -> str:
-        name = f"p{block.fresh()}"
-        block.declarations.append(f".reg .pred {name};")
-        block.before.append([f"setp.ne.b32 {name}, ", block.input("r", f"(u32){text}"), ", 0;"])
+        name = block.register("pred", "p")
+        register = block.input(f'"r"((u32){text})')
+        block.before.append(f"setp.ne.b32 {name}, {register}, 0;")
         return name
 
-    def _read(self, issue: Issue, spec: OperandSpec, item: object, block: _Block) -> list[_Part]:
+    def _read(self, issue: Issue, place: _Place, item: object, block: _Block) -> str:
+        if isinstance(item, family.Register):
+            direct = self._direct(place, item)
+            if direct is not None:
+                return block.input(f'"{direct}')
         text, name = self._source(item, issue.span)
-        if spec.kind == "pred":
-            return [self._predicate_in(block, text)]
-        if cxx.bits_of(name) == 8:
-            narrow = block.input("h", f"(u16){text}")
-            byte = types.needs_byte_register(issue.form, spec)
-            return [self._byte_in(block, narrow)] if byte else [narrow]
-        held = _register_type(issue.form, spec, name)
-        return [block.input(cxx.CONSTRAINT[held], cxx.reinterpret(text, name, held))]
+        if place.predicate:
+            return self._predicate_in(block, text)
+        held = place.travels[name]
+        converted = _converted(text, name, held)
+        register = block.input(f'"{cxx.CONSTRAINT[held]}"({converted})')
+        return self._byte_in(block, register) if place.byte and cxx.bits_of(name) == 8 else register
 
-    def _byte_in(self, block: _Block, narrow: _Part) -> str:
-        name = f"b{block.fresh()}"
-        block.declarations.append(f".reg .b8 {name};")
-        block.before.append([f"mov.b16 {{{name}, _}}, ", narrow, ";"])
+    def _byte_in(self, block: _Block, narrow: str) -> str:
+        name = block.register("b8", "b")
+        block.before.append(f"mov.b16 {{{name}, _}}, {narrow};")
         return name
 
     def _source(self, item: object, span: Span | None) -> tuple[str, str]:
         """Text and C++ type of a register that is read."""
-        if isinstance(item, family.Value):
-            return self.scalars.text(item.expr), cxx.type_name(item.expr.type)
         if isinstance(item, family.Register):
-            slot = slot_of(item.buffer, item.slot, item.dtype)
-            held = self.registers.container(slot)
-            if held is not None and held[1] in cxx.CONSTRAINT:
-                return held
-            return self.registers.read(slot), slot.ctype
+            return self.registers.read(item), cxx.ctype(item.dtype)
+        if isinstance(item, family.Value):
+            return self._value_read(item.expr)
         if isinstance(item, family.Variable):
             return self.scalars.names[item.var.name], cxx.type_name(item.var.type)
         if isinstance(item, family.Element):
             return self.scalars.text(item.load), cxx.type_name(item.load.type)
         raise unsupported(f"{type(item).__name__} as an input register", span)
 
-    def _written(self, issue: Issue, spec: OperandSpec, item: object, block: _Block) -> list[_Part]:
+    def _value_read(self, expr: nodes.Expr) -> tuple[str, str]:
+        # A scalar operand is the same expression in every instruction of a call.
+        if self._value is None or self._value[0] is not expr:
+            self._value = expr, self.scalars.text(expr), cxx.type_name(expr.type)
+        return self._value[1:]
+
+    def _written(self, issue: Issue, place: _Place, item: object, block: _Block) -> str:
         if item is None:
-            return ["_"]
-        keep = spec.direction == "rw" or (issue.preserve_dst and issue.pred is not None)
+            return "_"
+        keep = place.updated or (issue.preserve_dst and issue.pred is not None)
         sign = "+" if keep else "="
-        lvalue = self._lvalue(item)
-        if lvalue is not None and spec.kind != "pred":
-            text, held = lvalue
-            if _register_type(issue.form, spec, held) == held:
-                return [block.output(sign + cxx.CONSTRAINT[held], text)]
+        if isinstance(item, family.Register):
+            direct = self._direct(place, item)
+        else:
+            direct = self._lvalue(place, item)
+        if direct is not None:
+            return block.output(f'"{sign}{direct}')
         current, name = self._source(item, issue.span)
-        through = _register_type(issue.form, spec, name)
+        through = place.travels[name]
         temporary = f"tj_t{block.fresh()}"
         initial = f" = {_converted(current, name, through)}" if keep else ""
         block.temporaries.append(f"{through} {temporary}{initial};")
         block.results.append(self._assign(item, _converted(temporary, through, name), name))
-        register = block.output(sign + cxx.CONSTRAINT[through], temporary)
-        if spec.kind == "pred":
-            return [self._predicate_out(block, register, keep)]
-        byte = types.needs_byte_register(issue.form, spec)
-        return [self._byte_out(block, register)] if byte else [register]
+        register = block.output(f'"{sign}{cxx.CONSTRAINT[through]}"({temporary})')
+        if place.predicate:
+            return self._predicate_out(block, register, keep)
+        return self._byte_out(block, register) if place.byte else register
 
-    def _predicate_out(self, block: _Block, register: _Part, keep: bool) -> str:
-        name = f"p{block.fresh()}"
-        block.declarations.append(f".reg .pred {name};")
+    def _predicate_out(self, block: _Block, register: str, keep: bool) -> str:
+        name = block.register("pred", "p")
         if keep:
-            block.before.append([f"setp.ne.b32 {name}, ", register, ", 0;"])
-        block.after.append(["selp.b32 ", register, f", 1, 0, {name};"])
+            block.before.append(f"setp.ne.b32 {name}, {register}, 0;")
+        block.after.append(f"selp.b32 {register}, 1, 0, {name};")
         return name
 
-    def _byte_out(self, block: _Block, register: _Part) -> str:
-        name = f"b{block.fresh()}"
-        block.declarations.append(f".reg .b8 {name};")
-        block.after.append(["cvt.u16.u8 ", register, f", {name};"])
+    def _byte_out(self, block: _Block, register: str) -> str:
+        name = block.register("b8", "b")
+        block.after.append(f"cvt.u16.u8 {register}, {name};")
         return name
 
-    def _lvalue(self, item: object) -> tuple[str, str] | None:
-        """The C++ variable that the instruction can write itself, and its type."""
-        held: tuple[str, str] | None = None
+    def _lvalue(self, place: _Place, item: object) -> str | None:
+        """As ``_direct``, of a variable or an element."""
         if isinstance(item, family.Variable):
-            held = self.scalars.names[item.var.name], cxx.type_name(item.var.type)
-        elif isinstance(item, family.Register):
-            held = self.registers.container(slot_of(item.buffer, item.slot, item.dtype))
-        elif isinstance(item, family.Element):
-            assert isinstance(item.load, nodes.Load)
-            slot = self.memory.slot(item.load.view, item.load.indices)
-            held = None if slot is None else self.registers.container(slot)
-        return held if held is not None and held[1] in cxx.CONSTRAINT else None
+            name = cxx.type_name(item.var.type)
+            if place.travels[name] != name or place.predicate:
+                return None
+            return f'{cxx.CONSTRAINT[name]}"({self.scalars.names[item.var.name]})'
+        assert isinstance(item, family.Element) and isinstance(item.load, nodes.Load)
+        register = self.memory.register(item.load.view, item.load.indices)
+        return None if register is None else self._direct(place, register)
 
     def _assign(self, item: object, value: str, name: str) -> str:
         """Stores ``value`` of C++ type ``name``."""
         if isinstance(item, family.Variable):
             return f"{self.scalars.names[item.var.name]} = {value};"
         if isinstance(item, family.Register):
-            slot = slot_of(item.buffer, item.slot, item.dtype)
-            return self.registers.write(slot, cxx.reinterpret(value, name, slot.ctype))
+            ctype = cxx.ctype(item.dtype)
+            return self.registers.write(item, cxx.reinterpret(value, name, ctype))
         assert isinstance(item, family.Element) and isinstance(item.load, nodes.Load)
         return self.memory.store(item.load.view, item.load.indices, value, item.load.span)
-
-    def _quad(
-        self, issue: Issue, spec: OperandSpec, operand: family.Registers, block: _Block
-    ) -> list[_Part]:
-        """128-bit registers, each given as its low and high 64 bits."""
-        written = "w" in spec.direction
-        one = self._written if written else self._read
-        half = OperandSpec(spec.name, spec.direction, "reg", "b64")
-        parts: list[_Part] = []
-        for index in range(0, len(operand.items), 2):
-            name = f"q{block.fresh()}"
-            block.declarations.append(f".reg .b128 {name};")
-            low, high = (one(issue, half, item, block) for item in operand.items[index : index + 2])
-            pair: list[_Part] = ["{", *low, ", ", *high, "}"]
-            if written:
-                block.after.append(["mov.b128 ", *pair, f", {name};"])
-            else:
-                block.before.append([f"mov.b128 {name}, ", *pair, ";"])
-            parts += [", " if index else "", name]
-        return ["{", *parts, "}"] if spec.braces else parts
-
-
-def _register_type(form: Form, spec: OperandSpec, name: str) -> str:
-    """The C++ type through which a value of type ``name`` reaches the instruction."""
-    if spec.kind == "pred":
-        return "u32"
-    if cxx.bits_of(name) == 8:
-        return "u16"
-    if name in ("f32", "f64") and not types.takes_float_register(form, spec):
-        return cxx.unsigned(cxx.bits_of(name))
-    return name
 
 
 def _converted(text: str, source: str, target: str) -> str:

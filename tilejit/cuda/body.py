@@ -15,9 +15,9 @@ from tilejit.cuda.asm import Assembly
 from tilejit.cuda.helpers import Helpers
 from tilejit.cuda.memory import Memory
 from tilejit.cuda.ranges import Interval, Known
-from tilejit.cuda.registers import Registers, slot_of
+from tilejit.cuda.registers import Registers
 from tilejit.cuda.scalars import Piece, Scalars, unsupported
-from tilejit.cuda.writer import Names, Writer
+from tilejit.cuda.writer import Names, Silent, Writer
 from tilejit.ir import nodes, ops
 from tilejit.tile.family import Issue, Let, Register, ScalarApply, Step, Value
 
@@ -51,7 +51,7 @@ class Body:
         self.assigned = assigned
         self.names = names
         self.registers = registers
-        self.writer = Writer()
+        self.writer = Silent() if registers.recording else Writer()
         self.helpers = Helpers()
         self.known = Known(function.launch, function.target)
         self.scalars = Scalars(names, self.helpers, self.known)
@@ -244,24 +244,28 @@ class Body:
             intrinsics.statement(self.scalars, self.writer, call)
             return
         steps = self.checked.steps(call)
-        scoped = any(isinstance(step, Let) for step in steps)
+        scoped = Let in map(type, steps)
         if scoped:
             self.writer.open("")
+        self.assembly.start_call()
+        issue = self.assembly.record if self.registers.recording else self.assembly.issue
+        values: dict[tuple[Interval | None, ...], str] = {}
         for step in steps:
             if isinstance(step, Issue):
-                self.assembly.issue(step)
+                issue(step)
             elif isinstance(step, Let):
                 piece = self.scalars.piece(step.value)
                 self._learn(step.var, piece)
                 kind = cxx.type_name(step.var.type)
                 self.writer.line(f"const {kind} {self.names[step.var.name]} = {piece.text};")
             else:
-                self._apply(step)
+                self._apply(step, values)
         if scoped:
             self.writer.close()
 
-    def _apply(self, step: ScalarApply) -> None:
-        """One element of ``ewise``: the function's body in place."""
+    def _apply(self, step: ScalarApply, values: dict[tuple[Interval | None, ...], str]) -> None:
+        """One element of ``ewise``: the function's body in place. ``values``, which the call's elements
+        share: the text of a function that is one expression, by the intervals of its inputs."""
         self.writer.span(step.span)
         function = step.function
         self.writer.open("")
@@ -275,16 +279,23 @@ class Body:
         self.writer.open("")
         for index, var in enumerate(function.params):
             self.writer.line(f"{cxx.type_name(var.type)} {self.names[var.name]} = tj_in{index};")
-        value = self._function_value(function)
-        slot = slot_of(step.dst.buffer, step.dst.slot, step.dst.dtype)
-        self.writer.line(self.registers.write(slot, value))
+        last = function.body[-1]
+        if len(function.body) == 1 and isinstance(last, nodes.Return):
+            self.writer.span(last.span)
+            intervals = tuple(interval for _, interval in inputs)
+            value = values.get(intervals)
+            if value is None:
+                value = values[intervals] = self._function_value(function)
+        else:
+            value = self._function_value(function)
+        self.writer.line(self.registers.write(step.dst, value))
         self.writer.close()
         self.writer.close()
 
     def _input(self, item: Register | Value) -> tuple[str, Interval | None]:
         if isinstance(item, Register):
             interval = None if item.dtype.is_float else ranges.full(item.dtype)
-            return self.registers.read(slot_of(item.buffer, item.slot, item.dtype)), interval
+            return self.registers.read(item), interval
         return self.scalars.piece(item.expr)
 
     def _function_value(self, function: nodes.LambdaExpr) -> str:

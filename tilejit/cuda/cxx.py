@@ -22,7 +22,8 @@ PRELUDE = (
     "typedef u16 f16; typedef u16 bf16; typedef float f32; typedef double f64;",
 )
 
-CTYPE: dict[str, str] = {
+_CTYPE: dict[str, str] = {
+    **{d.name: "u8" for d in dtypes.ALL},
     "bool": "bool",
     **{f"int{n}": f"i{n}" for n in (8, 16, 32, 64)},
     **{f"uint{n}": f"u{n}" for n in (8, 16, 32, 64)},
@@ -36,7 +37,7 @@ CONSTRAINT: dict[str, str] = {
 }  # fmt: skip
 """Inline-assembly constraint of each C++ type; 8-bit values travel in 16-bit registers."""
 
-_BITS: dict[str, int] = {
+BITS: dict[str, int] = {
     "bool": 8, "f16": 16, "bf16": 16, "f32": 32, "f64": 64,
     **{f"{k}{n}": n for k in "iu" for n in (8, 16, 32, 64)},
 }  # fmt: skip
@@ -45,7 +46,7 @@ _FLOAT_LIKE = ("f32", "f64")
 
 def ctype(dtype: DType) -> str:
     """C++ type of a scalar of ``dtype``; floats narrower than 16 bits are bytes."""
-    return CTYPE.get(dtype.name, "u8")
+    return _CTYPE[dtype.name]
 
 
 def type_name(type_: nodes.Type) -> str:
@@ -53,7 +54,7 @@ def type_name(type_: nodes.Type) -> str:
     if isinstance(type_, nodes.PointerType):
         return pointer_ctype(type_.space)
     assert isinstance(type_, nodes.ScalarType)
-    return ctype(type_.dtype)
+    return _CTYPE[type_.dtype.name]
 
 
 def pointer_ctype(space: str) -> str:
@@ -68,7 +69,7 @@ def unsigned(bits: int) -> str:
 
 def bits_of(name: str) -> int:
     """Width of a C++ type of the prelude."""
-    return _BITS[name]
+    return BITS[name]
 
 
 def reinterpret(text: str, source: str, target: str) -> str:

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from tilejit.cuda import cxx, ranges
 from tilejit.cuda.ranges import Interval
-from tilejit.cuda.registers import Registers, Slot, slot_of, storage_elems
+from tilejit.cuda.registers import Registers, storage_elems
 from tilejit.cuda.scalars import Piece, Scalars, unsupported
 from tilejit.errors import Span
 from tilejit.ir import nodes, views
+from tilejit.tile.family import Register
 
 ARENA = "tj_smem"
 ARENA_ADDRESS = "tj_smem32"
@@ -75,7 +76,7 @@ class Memory:
 
     # --- single elements
 
-    def slot(self, view: nodes.View, indices: tuple[nodes.Expr, ...]) -> Slot | None:
+    def register(self, view: nodes.View, indices: tuple[nodes.Expr, ...]) -> Register | None:
         """The register of a local element, or None where it lies in memory."""
         if view.space != "local":
             return None
@@ -85,15 +86,15 @@ class Memory:
         if position is None:
             self.registers.array(view.buffer)
             return None
-        return slot_of(view.buffer, position, view.dtype)
+        return Register(view.buffer, position, view.dtype)
 
     def load(self, e: nodes.Load) -> Piece:
         """One element's value."""
         dtype = e.view.dtype
         interval = None if dtype.is_float else ranges.full(dtype)
-        slot = self.slot(e.view, e.indices)
-        if slot is not None:
-            return Piece(self.registers.read(slot), interval)
+        register = self.register(e.view, e.indices)
+        if register is not None:
+            return Piece(self.registers.read(register), interval)
         place = self._place(e.view, e.indices, e.span, const=True)
         if dtype.kind == "bool":
             return Piece(f"({place} != 0)", Interval(0, 1))
@@ -107,9 +108,9 @@ class Memory:
         span: Span | None = None,
     ) -> str:
         """A statement that stores ``value``, which has the view's type."""
-        slot = self.slot(view, indices)
-        if slot is not None:
-            return self.registers.write(slot, value)
+        register = self.register(view, indices)
+        if register is not None:
+            return self.registers.write(register, value)
         self.written.add(view.buffer.name)
         return f"{self._place(view, indices, span, const=False)} = {value};"
 

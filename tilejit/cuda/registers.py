@@ -12,40 +12,47 @@ Not here: which slots an instruction uses (families), global and shared memory (
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
+from tilejit import dtypes
 from tilejit.cuda import cxx
 from tilejit.cuda.writer import Writer
 from tilejit.dtypes import DType
 from tilejit.ir import nodes, views
 from tilejit.layout import MEMORY_AXIS, TileLayout, row_major
+from tilejit.tile.family import Register
 
 
 @dataclass(slots=True)
 class Storage:
-    """What is known of one local buffer. ``types``: C++ types it is accessed as."""
+    """What is known of one local buffer."""
 
-    types: set[str] = field(default_factory=set)
-    spans: set[tuple[int, int]] = field(default_factory=set)
-    """(first bit, bits) of every numbered access."""
+    accesses: set[tuple[int, str]] = field(default_factory=set)
+    """(position, dtype whose elements it counts) of every numbered access."""
     addressed: bool = False
     hoisted: bool = False
     """Used where its declaration is not visible: declared at the top of the kernel instead."""
     container: str = ""
+    bits: int = 0
+    """Width of the container."""
+    operand_bits: int = 0
+    """Width of the accesses for which an instruction takes the container itself; 0: of none."""
     inserts: bool = False
 
     def decide(self) -> None:
         """Choose the container from the recorded accesses."""
-        widest = max((cxx.bits_of(t) for t in self.types), default=32)
-        self.container = next(iter(self.types)) if len(self.types) == 1 else cxx.unsigned(widest)
-        bits = cxx.bits_of(self.container)
-        self.inserts = any(width < bits for _, width in self.spans)
+        types = {cxx.ctype(dtypes.BY_NAME[name]) for _, name in self.accesses}
+        widths = {cxx.bits_of(t) for t in types}
+        self.container = types.pop() if len(types) == 1 else cxx.unsigned(max(widths, default=32))
+        self.bits = cxx.bits_of(self.container)
+        self.inserts = any(width < self.bits for width in widths)
+        if not self.addressed and self.container in cxx.CONSTRAINT:
+            self.operand_bits = self.bits
 
     def slots(self) -> list[int]:
         """Indices of the containers in use, ascending."""
-        bits = cxx.bits_of(self.container)
-        return sorted({first // bits for first, _ in self.spans})
+        return sorted({at * dtypes.BY_NAME[name].bits // self.bits for at, name in self.accesses})
 
 
 def storage_elems(type_: nodes.TensorType) -> int:
@@ -53,15 +60,6 @@ def storage_elems(type_: nodes.TensorType) -> int:
     if type_.layout is not None:
         return type_.layout.span(MEMORY_AXIS)
     return math.prod(d for d in type_.shape if isinstance(d, int))
-
-
-class Slot(NamedTuple):
-    """``width`` bits from bit ``first`` of a buffer's registers, seen as ``ctype``."""
-
-    buffer: nodes.Var
-    first: int
-    ctype: str
-    width: int
 
 
 _Axes = list[list[tuple[int, int]]]
@@ -120,7 +118,7 @@ class Registers:
 
     def __init__(self) -> None:
         self.recording = True
-        self.storage: dict[str, Storage] = {}
+        self.storage: defaultdict[str, Storage] = defaultdict(Storage)
         self.positions = Positions()
         self._visible: set[str] = set()
         self._scopes: list[list[str]] = [[]]
@@ -151,9 +149,7 @@ class Registers:
         """The buffer's ``AllocTensor`` statement."""
         self._visible.add(buffer.name)
         self._scopes[-1].append(buffer.name)
-        if self.recording:
-            self.storage.setdefault(buffer.name, Storage())
-        elif not self.storage[buffer.name].hoisted:
+        if not self.storage[buffer.name].hoisted and not self.recording:
             self.write_declaration(buffer, writer)
 
     def write_declaration(self, buffer: nodes.Var, writer: Writer) -> None:
@@ -171,85 +167,75 @@ class Registers:
         if names:
             writer.line(f"{storage.container} {', '.join(names)};")
 
-    def is_array(self, buffer: nodes.Var) -> bool:
-        return self.storage[buffer.name].addressed
-
     def array(self, buffer: nodes.Var) -> str:
         """Notes that the buffer needs an address; the array's name."""
-        self._note(buffer).addressed = True
+        storage = self.storage[buffer.name]
+        storage.addressed = True
+        if self.recording and buffer.name not in self._visible:
+            storage.hoisted = True
         return self._names[buffer.name]
 
     # --- accesses
 
-    def _note(self, buffer: nodes.Var) -> Storage:
-        storage = self.storage.get(buffer.name)
-        if storage is None:
-            storage = self.storage[buffer.name] = Storage()
-        if self.recording and buffer.name not in self._visible:
+    def note(self, register: Register) -> None:
+        """The recording pass saw an access."""
+        name = register.buffer.name
+        storage = self.storage[name]
+        storage.accesses.add((register.slot, register.dtype.name))
+        if name not in self._visible:
             storage.hoisted = True
-        return storage
 
-    def touch(self, slot: Slot) -> Storage:
-        """The storage of a slot; in the recording pass the access is noted."""
-        if not self.recording:
-            return self.storage[slot.buffer.name]
-        storage = self._note(slot.buffer)
-        storage.types.add(slot.ctype)
-        storage.spans.add((slot.first, slot.width))
-        return storage
-
-    def container(self, slot: Slot) -> tuple[str, str] | None:
-        """Scalar and its type when the slot fills its container, whatever its type."""
-        storage = self.touch(slot)
-        if self.recording or storage.addressed or cxx.bits_of(storage.container) != slot.width:
+    def scalars(self, buffer: nodes.Var, dtype: DType) -> tuple[str, str] | None:
+        """What the names of a buffer's scalars begin with, and their type, where an instruction can
+        take the scalars themselves as registers of ``dtype``: the slot's number ends the name."""
+        storage = self.storage[buffer.name]
+        if storage.operand_bits != dtype.bits:
             return None
-        return self._scalar(slot, storage), storage.container
+        return self._names[buffer.name], storage.container
 
-    def read(self, slot: Slot) -> str:
-        """The slot's value."""
-        storage = self.touch(slot)
+    def read(self, register: Register) -> str:
+        """The register's value."""
         if self.recording:
+            self.note(register)
             return "0"
+        storage, ctype = self.storage[register.buffer.name], cxx.ctype(register.dtype)
         if storage.addressed:
-            return self._memory(slot)
-        scalar, bits = self._scalar(slot, storage), cxx.bits_of(storage.container)
-        if bits == slot.width:
-            return cxx.reinterpret(scalar, storage.container, slot.ctype)
-        shift = slot.first % bits
-        narrow = cxx.unsigned(slot.width)
+            return self._memory(register)
+        scalar, shift = self._scalar(register, storage)
+        width = cxx.bits_of(ctype)
+        if storage.bits == width:
+            return cxx.reinterpret(scalar, storage.container, ctype)
+        narrow = cxx.unsigned(width)
         part = f"({narrow})({scalar} >> {shift})" if shift else f"({narrow}){scalar}"
-        return cxx.reinterpret(part, narrow, slot.ctype)
+        return cxx.reinterpret(part, narrow, ctype)
 
-    def write(self, slot: Slot, value: str) -> str:
-        """A statement that stores ``value`` of the slot's type."""
-        storage = self.touch(slot)
+    def write(self, register: Register, value: str) -> str:
+        """A statement that stores ``value`` of the register's type."""
         if self.recording:
+            self.note(register)
             return ""
+        storage, ctype = self.storage[register.buffer.name], cxx.ctype(register.dtype)
         if storage.addressed:
-            return f"{self._memory(slot)} = {value};"
-        scalar, bits = self._scalar(slot, storage), cxx.bits_of(storage.container)
-        if bits == slot.width:
-            return f"{scalar} = {cxx.reinterpret(value, slot.ctype, storage.container)};"
-        shift = slot.first % bits
-        whole = (1 << bits) - 1
-        keep = whole ^ (((1 << slot.width) - 1) << shift)
-        narrow = cxx.reinterpret(value, slot.ctype, cxx.unsigned(slot.width))
+            return f"{self._memory(register)} = {value};"
+        scalar, shift = self._scalar(register, storage)
+        width = cxx.bits_of(ctype)
+        if storage.bits == width:
+            return f"{scalar} = {cxx.reinterpret(value, ctype, storage.container)};"
+        whole = (1 << storage.bits) - 1
+        keep = whole ^ (((1 << width) - 1) << shift)
+        narrow = cxx.reinterpret(value, ctype, cxx.unsigned(width))
         moved = f"({storage.container}){narrow}"
         if shift:
             moved = f"({moved} << {shift})"
         mask = cxx.int_literal(keep, storage.container)
         return f"{scalar} = ({storage.container})(({scalar} & {mask}) | {moved});"
 
-    def _scalar(self, slot: Slot, storage: Storage) -> str:
-        index = slot.first // cxx.bits_of(storage.container)
-        return f"{self._names[slot.buffer.name]}{index}"
+    def _scalar(self, register: Register, storage: Storage) -> tuple[str, int]:
+        """The scalar that a register lies in, and its first bit there."""
+        index, shift = divmod(register.slot * register.dtype.bits, storage.bits)
+        return f"{self._names[register.buffer.name]}{index}", shift
 
-    def _memory(self, slot: Slot) -> str:
-        offset = slot.first // 8
-        return f"(*({slot.ctype}*)({self._names[slot.buffer.name]} + {offset}))"
-
-
-def slot_of(buffer: nodes.Var, position: int, dtype: DType) -> Slot:
-    """Element ``position``, counted in elements of ``dtype``."""
-    name = cxx.ctype(dtype)
-    return Slot(buffer, position * dtype.bits, name, cxx.bits_of(name))
+    def _memory(self, register: Register) -> str:
+        offset = register.slot * register.dtype.bits // 8
+        name = self._names[register.buffer.name]
+        return f"(*({cxx.ctype(register.dtype)}*)({name} + {offset}))"

@@ -17,26 +17,34 @@ class Writer:
     def __init__(self, indent: str = "  ") -> None:
         self._lines: list[str] = []
         self._indent = indent
-        self._wanted: tuple[str, int] | None = None
+        self._span: Span | None = None
         self._file = ""
         self._next_line = -1
-        self.files: list[str] = []
+        self._quoted: dict[str, str] = {}
+        """Each file that a directive names, as directives spell it."""
+
+    @property
+    def files(self) -> list[str]:
+        """The files that directives name, in order of appearance."""
+        return list(self._quoted)
 
     def span(self, span: Span | None) -> None:
         """The following lines come from ``span``; None leaves the previous one."""
         if span is not None:
-            self._wanted = (span.file, span.line)
+            self._span = span
 
     def line(self, text: str) -> None:
         """One line of code, mapped to the current span."""
-        wanted = self._wanted
-        if wanted is not None and (wanted[1] != self._next_line or wanted[0] != self._file):
-            file, number = wanted
-            if file not in self.files:
-                self.files.append(file)
-            self._lines.append(f'#line {number} "{quote(file)}"')
-            self._file, self._next_line = file, number
-        self._brace(text)
+        span = self._span
+        if span is not None and (span.line != self._next_line or span.file != self._file):
+            self._file, self._next_line = span.file, span.line
+            if span.file not in self._quoted:
+                self._quoted[span.file] = quote(span.file)
+            directive = f'#line {span.line} "{self._quoted[span.file]}"'
+            self._lines.append(f"{directive}\n{self._indent}{text}")
+        else:
+            self._lines.append(self._indent + text)
+        self._next_line += 1
 
     def _brace(self, text: str) -> None:
         """A line that makes no code, so nothing ever asks where it comes from."""
@@ -66,6 +74,16 @@ class Writer:
         return "\n".join(self._lines) + "\n"
 
 
+class Silent(Writer):
+    """Keeps nothing: for a pass whose text is void."""
+
+    def line(self, text: str) -> None:
+        pass
+
+    def _brace(self, text: str) -> None:
+        pass
+
+
 def quote(text: str) -> str:
     """``text`` inside a C++ string literal, without the quotation marks."""
     return (
@@ -79,20 +97,18 @@ def identifier(name: str) -> str:
     return plain if plain and not plain[0].isdigit() else f"n{plain}"
 
 
-class Names:
+class Names(dict[str, str]):
     """C++ names of IR variables: the user's name with ``_`` behind it, which no keyword, type or
     built-in function ends with. Two IR names never share one C++ name."""
 
     def __init__(self) -> None:
-        self._of: dict[str, str] = {}
+        super().__init__()
         self._taken: set[str] = set()
 
-    def __getitem__(self, name: str) -> str:
-        found = self._of.get(name)
-        if found is None:
-            found = identifier(name) + "_"
-            while found in self._taken:
-                found += "_"
-            self._taken.add(found)
-            self._of[name] = found
+    def __missing__(self, name: str) -> str:
+        found = identifier(name) + "_"
+        while found in self._taken:
+            found += "_"
+        self._taken.add(found)
+        self[name] = found
         return found
