@@ -27,6 +27,7 @@ import numpy.typing as npt
 IntArray: TypeAlias = npt.NDArray[np.int64]
 
 MEMORY_AXIS = "m"
+MAX_SPAN_ELEMS = 1 << 22
 THREAD_AXES = (
     "laneid", "warpid", "wid_in_wg", "wgid", "tx", "tid_in_wg", "cbx", "cby", "cbz",
 )  # fmt: skip
@@ -166,9 +167,11 @@ class ComposeLayout:
 
     def span(self, axis: str = MEMORY_AXIS) -> int:
         """Storage positions needed along ``axis``: largest position + 1, gaps, replicas and what the
-        swizzle reaches included."""
+        swizzle reaches included; in whole periods where there are too many to look at."""
         if axis != MEMORY_AXIS:
             return self.tile.span(axis)
+        if self.spread().size > MAX_SPAN_ELEMS:
+            return -(-self.tile.span() // self.period_elems) * self.period_elems
         return int(self.spread().positions((self.spread().size,))[MEMORY_AXIS].max()) + 1
 
     def spread(self) -> ComposeLayout:

@@ -452,13 +452,38 @@ def test_blocks_and_clusters_over_the_targets_limits(
 def test_a_local_tensor_fits_the_local_memory_of_a_thread(
     shape: str, layout: str, fits: bool
 ) -> None:
-    kernel = make(f'''
+    kernel = make(f"""
         def k(X: T.Tensor((4,), "float32")):
             T.device_entry(launch=T.cuda.LaunchConfig(grid=1, block=32))
             r = T.alloc_local({shape}, "float32", layout={layout})
-    ''')
+    """)
     if fits:
         lower(kernel, X=tensor("float32", 4))
         return
     with pytest.raises(SyntaxUnsupported, match="at most 524288 bytes of local memory"):
         lower(kernel, X=tensor("float32", 4))
+
+
+@pytest.mark.parametrize(
+    "access",
+    [
+        "X[I, 0] = 1.0",
+        "x = X[I, 0]",
+        "X.sub[:, 0][I] = 1.0",
+        "p = X.ptr_to([I, 3])",
+        "v = X.sub[I, :]",
+        "v = X.sub[I : I + 1, :]",
+    ],
+)
+def test_an_index_on_an_axis_without_bounds_never_wraps_around(access: str) -> None:
+    """2**61 rows of 1024 elements are 0 modulo 2**64."""
+    kernel = make(f"""
+        def k(X: T.Tensor((T.dynamic("M"), 1024), "float32"), I: T.constexpr):
+            T.device_entry(launch=T.cuda.LaunchConfig(grid=1, block=32))
+            {access}
+    """)
+    rows = TensorArg(d.float32, (None, 1024), (1024, 1), 16)
+    lower(kernel, X=rows, I=ConstArg(1 << 38))
+    for index in ((1 << 38) + 1, 1 << 61, 1 << 63):
+        with pytest.raises(SyntaxUnsupported, match="no memory is as large"):
+            lower(kernel, X=rows, I=ConstArg(index))

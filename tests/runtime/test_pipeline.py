@@ -9,7 +9,7 @@ from unittest import mock
 import pytest
 import torch
 
-from tilejit import LaunchError, T, dtypes, jit, pipeline
+from tilejit import ContractError, LaunchError, T, dtypes, jit, pipeline
 from tilejit.ir.signature import ScalarArg, TensorArg
 from tilejit.runtime import cache
 from tilejit.runtime.cache import CacheWarning
@@ -102,7 +102,7 @@ def test_a_size_that_only_the_grid_reads() -> None:
     assert torch.equal(x, torch.ones(3, 32))
 
 
-def test_shared_memory_over_the_limit_in_the_simulator() -> None:
+def test_shared_memory_over_the_limit() -> None:
     @jit
     def k(X: T.Tensor(("N",), "float32"), SIZE: T.constexpr):
         T.device_entry(launch=T.cuda.LaunchConfig(grid=1, block=1))
@@ -110,9 +110,10 @@ def test_shared_memory_over_the_limit_in_the_simulator() -> None:
         s[0] = 1
 
     k(torch.zeros(1), 232448)
-    with pytest.raises(LaunchError, match="232449 bytes, sm_90a gives a block 232448") as caught:
-        k(torch.zeros(1), 232449)
-    assert "s: 232449 bytes" in str(caught.value)
+    for run in (k, k.check):
+        with pytest.raises(ContractError, match="sm_90a gives a block 232448 bytes") as caught:
+            run(torch.zeros(1), 232449)
+        assert "s: 232449 bytes" in str(caught.value)
 
 
 def test_a_folder_to_keep_in_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:

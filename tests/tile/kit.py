@@ -85,11 +85,11 @@ def kernel(
     grid: tuple[Any, ...] | None = (4,),
     cluster: tuple[int, ...] | None = None,
     target: str = "sm_90a",
+    dynamic_smem_bytes: int | None = None,
 ) -> nodes.Function:
     extents = None if grid is None else tuple(i32(g) if isinstance(g, int) else g for g in grid)
-    return nodes.Function(
-        "k", params, nodes.LaunchConfig(extents, block, cluster), tuple(body), target
-    )
+    launch = nodes.LaunchConfig(extents, block, cluster, dynamic_smem_bytes=dynamic_smem_bytes)
+    return nodes.Function("k", params, launch, tuple(body), target)
 
 
 def codes(function: nodes.Function) -> list[str]:

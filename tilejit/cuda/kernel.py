@@ -16,9 +16,7 @@ from tilejit.cuda.body import Body, CheckedProgram
 from tilejit.cuda.registers import Registers
 from tilejit.cuda.scalars import hardware_name
 from tilejit.cuda.writer import Names, Writer, identifier
-from tilejit.errors import CompileError, fault
-from tilejit.ir import nodes
-from tilejit.target import TARGETS
+from tilejit.ir import nodes, walk
 from tilejit.tile.family import Issue, Variable
 from tilejit.tile.family import Registers as RegisterGroup
 
@@ -28,16 +26,14 @@ class Source:
     """Generated text and what launching it needs.
 
     ``entry``: the kernel's symbol. ``params``: names in launch order; a buffer is a 64-bit address, a
-    scalar its dtype (float16 and bfloat16 as 16 bits). ``shared``: (name, offset_bytes, bytes) of
-    each shared buffer. ``dynamic_smem_bytes``: what the launch must provide. ``line_files``: files
-    that ``#line`` directives name, in order of appearance. ``max_registers``: the per-thread cap
-    the text itself asks for, if any.
+    scalar its dtype (float16 and bfloat16 as 16 bits). ``dynamic_smem_bytes``: what the launch must
+    provide. ``line_files``: files that ``#line`` directives name, in order of appearance.
+    ``max_registers``: the per-thread cap the text itself asks for, if any.
     """
 
     text: str
     entry: str
     params: tuple[str, ...]
-    shared: tuple[tuple[str, int, int], ...]
     dynamic_smem_bytes: int
     line_files: tuple[str, ...]
     max_registers: int | None = None
@@ -47,11 +43,7 @@ _ROLE_MNEMONICS = frozenset({"wgmma", "setmaxnreg", "tcgen05"})
 
 
 def emit(checked: CheckedProgram) -> Source:
-    """The CUDA C++ source of a checked kernel. Deterministic.
-
-    ``CompileError`` (``cuda/shared-memory``) when the shared buffers exceed what the target gives a
-    block or what the launch declares.
-    """
+    """The CUDA C++ source of a checked kernel. Deterministic."""
     function = checked.function
     assigned = frozenset(_assigned(checked, function.body))
     names = Names()
@@ -119,8 +111,7 @@ def _assemble(body: Body, function: nodes.Function, assigned: frozenset[str]) ->
         "\n".join(lines) + "\n" + body.writer.text() + "}\n",
         entry,
         tuple(var.name for var in function.params),
-        tuple(body.memory.shared),
-        _dynamic_smem_bytes(body, function),
+        max(body.memory.shared_bytes, function.launch.dynamic_smem_bytes or 0),
         tuple(body.writer.files),
         function.launch.max_registers_per_thread,
     )
@@ -152,56 +143,14 @@ def _parameters(body: Body, function: nodes.Function, assigned: frozenset[str]) 
 
 
 def _hoisted(body: Body, function: nodes.Function, name: str) -> list[str]:
-    buffer = _find_buffer(function.body, name)
+    buffer = next(
+        s.buffer
+        for s in walk.statements(function.body)
+        if isinstance(s, nodes.AllocTensor) and s.buffer.name == name
+    )
     writer = Writer(indent="")
     body.registers.write_declaration(buffer, writer)
     return writer.text().splitlines()
-
-
-def _find_buffer(block: nodes.Block, name: str) -> nodes.Var:
-    found = _search(block, name)
-    assert found is not None, name
-    return found
-
-
-def _search(block: nodes.Block, name: str) -> nodes.Var | None:
-    for statement in block:
-        if isinstance(statement, nodes.AllocTensor) and statement.buffer.name == name:
-            return statement.buffer
-        inner: tuple[nodes.Block, ...] = ()
-        if isinstance(statement, nodes.If):
-            inner = (statement.then, statement.orelse)
-        elif isinstance(statement, (nodes.For, nodes.While)):
-            inner = (statement.body,)
-        for part in inner:
-            if (found := _search(part, name)) is not None:
-                return found
-    return None
-
-
-def _dynamic_smem_bytes(body: Body, function: nodes.Function) -> int:
-    used = body.memory.shared_bytes
-    declared = function.launch.dynamic_smem_bytes
-    limit = TARGETS[function.target].limits.smem_per_block_bytes
-    table = "; ".join(f"{n}: {size} bytes at {at}" for n, at, size in body.memory.shared)
-    if used > limit:
-        raise fault(
-            CompileError,
-            "cuda/shared-memory",
-            f"shared buffers take {used} bytes, {function.target} gives a block {limit} bytes",
-            function.span,
-            where=table,
-        )
-    if declared is not None and declared < used:
-        raise fault(
-            CompileError,
-            "cuda/shared-memory",
-            f"shared buffers take {used} bytes, the launch declares {declared} bytes",
-            function.span,
-            where=table,
-            help="leave dynamic_smem_bytes out: it is counted for you",
-        )
-    return max(used, declared or 0)
 
 
 # --- hardware coordinates, read once at entry

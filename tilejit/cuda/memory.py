@@ -11,26 +11,23 @@ from __future__ import annotations
 
 from tilejit.cuda import cxx, ranges
 from tilejit.cuda.ranges import Interval
-from tilejit.cuda.registers import Registers, storage_elems
+from tilejit.cuda.registers import Registers
 from tilejit.cuda.scalars import Piece, Scalars, unsupported
 from tilejit.errors import Span
 from tilejit.ir import nodes, views
+from tilejit.ir.storage import SHARED_ALIGN_BYTES, shared_offset, storage_bytes
 from tilejit.tile.family import Register
 
 ARENA = "tj_smem"
 ARENA_ADDRESS = "tj_smem32"
-ARENA_ALIGN_BYTES = 1024
-"""What the hardware aligns dynamic shared memory to, and the most a swizzled tile needs."""
-_MIN_ALIGN_BYTES = 16
 
 
 class Memory:
-    """Places of buffers. ``shared`` is (name, offset_bytes, bytes) in order of declaration."""
+    """Places of buffers."""
 
     def __init__(self, scalars: Scalars, registers: Registers):
         self.scalars = scalars
         self.registers = registers
-        self.shared: list[tuple[str, int, int]] = []
         self.shared_bytes = 0
         self.arena_address_used = False
         self.written: set[str] = set()
@@ -42,12 +39,9 @@ class Memory:
         if buffer.name in self._offsets:
             return
         assert isinstance(buffer.type, nodes.TensorType)
-        align = max(_MIN_ALIGN_BYTES, min(buffer.type.align_bytes, ARENA_ALIGN_BYTES))
-        offset = -(-self.shared_bytes // align) * align
-        nbytes = -(-storage_elems(buffer.type) * buffer.type.dtype.bits // 8)
+        offset = shared_offset(self.shared_bytes, buffer.type)
         self._offsets[buffer.name] = offset
-        self.shared.append((buffer.name, offset, nbytes))
-        self.shared_bytes = offset + nbytes
+        self.shared_bytes = offset + storage_bytes(buffer.type)
 
     # --- addresses
 
@@ -144,9 +138,9 @@ class Memory:
 
     def declare_arena(self) -> list[str]:
         """The file-level declaration of shared memory."""
-        if not self.shared:
+        if not self.shared_bytes:
             return []
-        return [f"extern __shared__ __align__({ARENA_ALIGN_BYTES}) u8 {ARENA}[];"]
+        return [f"extern __shared__ __align__({SHARED_ALIGN_BYTES}) u8 {ARENA}[];"]
 
     def arena_address(self) -> list[str]:
         """The kernel-level variable with the arena's 32-bit address."""

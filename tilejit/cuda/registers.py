@@ -11,7 +11,6 @@ Not here: which slots an instruction uses (families), global and shared memory (
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from dataclasses import dataclass, field
 
@@ -20,6 +19,7 @@ from tilejit.cuda import cxx
 from tilejit.cuda.writer import Writer
 from tilejit.dtypes import DType
 from tilejit.ir import nodes, views
+from tilejit.ir.storage import storage_bytes
 from tilejit.layout import MEMORY_AXIS, TileLayout, row_major
 from tilejit.tile.family import Register
 
@@ -53,13 +53,6 @@ class Storage:
     def slots(self) -> list[int]:
         """Indices of the containers in use, ascending."""
         return sorted({at * dtypes.BY_NAME[name].bits // self.bits for at, name in self.accesses})
-
-
-def storage_elems(type_: nodes.TensorType) -> int:
-    """Elements of storage one buffer needs, gaps of its layout included."""
-    if type_.layout is not None:
-        return type_.layout.span(MEMORY_AXIS)
-    return math.prod(d for d in type_.shape if isinstance(d, int))
 
 
 _Axes = list[list[tuple[int, int]]]
@@ -157,7 +150,7 @@ class Registers:
         assert isinstance(buffer.type, nodes.TensorType)
         storage = self.storage[buffer.name]
         if storage.addressed:
-            nbytes = -(-storage_elems(buffer.type) * buffer.type.dtype.bits // 8)
+            nbytes = storage_bytes(buffer.type)
             align = max(16, buffer.type.align_bytes)
             writer.line(f"__align__({align}) u8 {self._names[buffer.name]}[{max(nbytes, 1)}];")
             return

@@ -6,11 +6,13 @@ what the function's expressions mean (``ir.nodes``; emitter and simulator evalua
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tilejit.errors import InternalError, Report, Span, fault
 from tilejit.ir import nodes
 from tilejit.ir.ops import OPS
 from tilejit.tile import contracts, ownership
-from tilejit.tile.addresses import register
+from tilejit.tile.addresses import single_registers
 from tilejit.tile.call import ScalarOperand, TensorOperand, TileCall
 from tilejit.tile.family import Family, Issue, Machine, Register, ScalarApply, Step, Value
 from tilejit.tile.region import Walk
@@ -171,23 +173,20 @@ def bind(call: TileCall) -> list[Step]:
     """One evaluation per coordinate, row-major."""
     assert call.function is not None
     first = call.walk_of(0)
-    steps: list[Step] = []
-    for repeat in range(first.repeats):
-        inputs: list[Register | Value] = []
-        for position, operand in enumerate(call.operands[1:], 1):
-            walk = call.walks.get(position)
-            if walk is not None:
-                inputs.append(register(walk, repeat, 0))
-            else:
-                assert isinstance(operand, ScalarOperand)
-                inputs.append(Value(operand.expr))
-        steps.append(
-            ScalarApply(
-                call.function, register(first, repeat, 0), tuple(inputs),
-                contracts.repeat_coordinate(first, repeat), call.span,
-            )
-        )  # fmt: skip
-    return steps
+    coordinates = first.repeat_coordinates()
+    columns: list[Sequence[Register | Value]] = []
+    for position, operand in enumerate(call.operands[1:], 1):
+        walk = call.walks.get(position)
+        if walk is not None:
+            columns.append(single_registers(walk))
+        else:
+            assert isinstance(operand, ScalarOperand)
+            columns.append([Value(operand.expr)] * len(coordinates))
+    inputs = zip(*columns) if columns else [()] * len(coordinates)
+    return [
+        ScalarApply(call.function, dst, given, coordinate, call.span)
+        for dst, given, coordinate in zip(single_registers(first), inputs, coordinates)
+    ]
 
 
 # --- what the hardware does

@@ -175,23 +175,18 @@ def bind(call: TileCall) -> list[Step]:
     """For each repeat one ld or st: the address of word zero, the V slots in word order."""
     form = _form(call)
     first, second = call.walk_of(0), call.walk_of(1)
-    memory = first if form.mnemonic == "st" else second
+    memory, local = (first, second) if form.mnemonic == "st" else (second, first)
     lets, places = memory_operands(call, memory)
     steps: list[Step] = list(lets)
     policy = call.params["cache_policy"]
     extra: tuple[NativeOperand, ...] = (Registers((Value(policy),)),) if policy is not None else ()
-    for repeat, place in enumerate(places):
+    for place, values, coordinate in zip(places, registers(local), memory.repeat_coordinates()):
         operands: tuple[NativeOperand, ...]
         if form.mnemonic == "st":
-            operands = (place, Registers(registers(second, repeat)), *extra)
+            operands = (place, values, *extra)
         else:
-            operands = (Registers(registers(first, repeat)), place, *extra)
-        steps.append(
-            Issue(
-                form, operands, call.pred, call.preserve_dst,
-                contracts.repeat_coordinate(memory, repeat), call.span,
-            )
-        )  # fmt: skip
+            operands = (values, place, *extra)
+        steps.append(Issue(form, operands, call.pred, call.preserve_dst, coordinate, call.span))
     return steps
 
 

@@ -20,7 +20,6 @@ from tilejit.tile.family import (
     Family,
     Issue,
     Machine,
-    NativeOperand,
     Registers,
     Step,
     Value,
@@ -62,8 +61,9 @@ def _types_fit(form: Form, call: TileCall) -> bool:
 def choose_form(call: TileCall) -> Form | None:
     """The form that the operands' number and register groups select; types decide a tie."""
     fitting = [form for form in call.forms if _fits(form, call)]
-    typed = [form for form in fitting if _types_fit(form, call)]
-    return next(iter(typed or fitting), None)
+    if len(fitting) > 1:
+        fitting = [form for form in fitting if _types_fit(form, call)] or fitting
+    return fitting[0] if fitting else None
 
 
 # --- legality
@@ -155,30 +155,26 @@ def bind(call: TileCall) -> list[Step]:
     """One issue per repeat, row-major; each operand's registers in increasing order."""
     form = choose_form(call)
     assert form is not None
-    laid = [call.walks.get(position) for position in range(len(call.operands))]
-    first = call.walk_of(0)
-    steps: list[Step] = []
-    for repeat in range(first.repeats):
-        operands = tuple(
-            _native(spec, operand, walk, repeat)
-            for spec, operand, walk in zip(form.operands, call.operands, laid)
-        )
-        steps.append(
-            Issue(
-                form, operands, call.pred, call.preserve_dst,
-                contracts.repeat_coordinate(first, repeat), call.span,
-            )
-        )  # fmt: skip
-    return steps
+    coordinates = call.walk_of(0).repeat_coordinates()
+    columns = [
+        _native(spec, operand, call.walks.get(position), len(coordinates))
+        for position, (spec, operand) in enumerate(zip(form.operands, call.operands))
+    ]
+    pred, preserve_dst = call.pred, call.preserve_dst
+    return [
+        Issue(form, operands, pred, preserve_dst, coordinate, call.span)
+        for coordinate, operands in zip(coordinates, zip(*columns))
+    ]
 
 
 def _native(
-    spec: OperandSpec, operand: ScalarOperand | TensorOperand, walk: Walk | None, repeat: int
-) -> NativeOperand:
+    spec: OperandSpec, operand: ScalarOperand | TensorOperand, walk: Walk | None, repeats: int
+) -> list[Registers]:
+    """An operand for every repeat."""
     if walk is not None:
-        return Registers(registers(walk, repeat))
+        return registers(walk)
     assert isinstance(operand, ScalarOperand)
-    return Registers((Value(raw.literal(spec, operand.expr)),))
+    return [Registers((Value(raw.literal(spec, operand.expr)),))] * repeats
 
 
 # --- what the hardware does

@@ -30,9 +30,9 @@ from tilejit.frontend.values import (
 from tilejit.ir import build
 from tilejit.ir import nodes as ir
 from tilejit.ir.ops import OPS, Op
+from tilejit.ir.storage import SHARED_ALIGN_BYTES, storage_bytes
 from tilejit.language import core, cuda, scalar_math, tile
 from tilejit.language.annotations import constexpr
-from tilejit.layout import ComposeLayout, Layout
 from tilejit.ptx import types as ptx_types
 from tilejit.ptx.forms import Form, OperandSpec
 from tilejit.ptx.instruction import (
@@ -153,8 +153,6 @@ def _static_int(lw: Lowering, op: Op, value: Any) -> ir.Const:
 
 MAX_LOCAL_BYTES = 512 * 1024
 """Local memory of a thread, on every target."""
-MAX_ALIGN_BYTES = 1024
-"""What the start of shared memory is aligned to (``cuda.kernel``)."""
 
 
 def _alloc(space: ir.Space) -> Callable[..., Any]:
@@ -171,15 +169,18 @@ def _alloc(space: ir.Space) -> Callable[..., Any]:
                 "layout", f"the layout has {found.size} coordinates, the shape {dims} has "
                 f"{math.prod(dims)}", help="a layout's extents multiply to the buffer's size",
             )  # fmt: skip
-        if space == "local":
-            _fits_a_thread(lw, found, dims, element)
         align_bytes = 16 if align is None else tensors.extent(lw, align)
-        if not 1 <= align_bytes <= MAX_ALIGN_BYTES or align_bytes & (align_bytes - 1):
+        if not 1 <= align_bytes <= SHARED_ALIGN_BYTES or align_bytes & (align_bytes - 1):
             lw.refuse(
                 "align",
-                f"align is a power of two of bytes up to {MAX_ALIGN_BYTES}, got {align_bytes}",
+                f"align is a power of two of bytes up to {SHARED_ALIGN_BYTES}, got {align_bytes}",
             )
         kind = ir.TensorType(dims, element, found, space, align_bytes)
+        if space == "local" and storage_bytes(kind) > MAX_LOCAL_BYTES:
+            lw.refuse(
+                "shape", f"{dims} of {element} take {storage_bytes(kind)} bytes of every thread, which "
+                f"has at most {MAX_LOCAL_BYTES} bytes of local memory",
+            )  # fmt: skip
         buffer = lw.fresh(lw.hint or space, kind)
         lw.allocations.append(ir.AllocTensor(buffer, span=lw.here()))
         from tilejit.ir import views
@@ -187,19 +188,6 @@ def _alloc(space: ir.Space) -> Callable[..., Any]:
         return views.whole(buffer)
 
     return meaning
-
-
-def _fits_a_thread(
-    lw: Lowering, layout: Layout | None, shape: tuple[int, ...], element: DType
-) -> None:
-    """A layout may spread the elements over threads: what counts is its span of memory."""
-    tile = layout.tile if isinstance(layout, ComposeLayout) else layout
-    size = (math.prod(shape) if tile is None else tile.span()) * element.bits // 8
-    if size > MAX_LOCAL_BYTES:
-        lw.refuse(
-            "shape", f"{shape} of {element} take {size} bytes of every thread, which has at most "
-            f"{MAX_LOCAL_BYTES} bytes of local memory",
-        )  # fmt: skip
 
 
 def _cast(lw: Lowering, x: Any, ty: Any) -> Any:

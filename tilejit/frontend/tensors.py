@@ -191,10 +191,11 @@ def store(lw: Lowering, receiver: Any, index: Any, value: Any) -> None:
 
 
 def _element(lw: Lowering, view: ir.View, items: list[Any]) -> tuple[Any, ...]:
-    """The indices of one element. Where threads share out the elements, they must be known: ``views``
-    says so with a LayoutError."""
+    """The indices of one element. Where threads share out the elements, they must be known, and on an
+    axis without bounds they must not be absurd: ``views`` says so with a LayoutError."""
     indices = index_exprs(lw, view, items)
-    if view.layout is not None and not view.layout.axes.isdisjoint(THREAD_AXES):
+    shared_out = view.layout is not None and not view.layout.axes.isdisjoint(THREAD_AXES)
+    if shared_out or not all(isinstance(extent, int) for extent in view.shape):
         views.element_offset(view, indices)
     return indices
 

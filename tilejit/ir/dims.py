@@ -27,6 +27,8 @@ from tilejit.layout import (
 Extent: TypeAlias = int | Var
 
 UNIT = Iter(1, 0)
+MAX_OFFSET_ELEMS = 1 << 48
+"""Beyond this, offsets in 64 bits would wrap around to where something lies."""
 """What stands for a dimension of extent 1 that owns no iter."""
 
 
@@ -146,7 +148,12 @@ def contribution(
     inner = math.prod(i.extent for i in iters)
     at = static(index)
     if at is not None:
-        return build.index(_static_contribution(iters, inner, at, storage_axis, owners))
+        moved = _static_contribution(iters, inner, at, storage_axis, owners)
+        if abs(moved) > MAX_OFFSET_ELEMS:
+            raise LayoutError(
+                f"index {at} of {where} is {moved} elements away: no memory is as large"
+            )
+        return build.index(moved)
     total: Expr = build.index(0)
     for number, i in enumerate(iters):
         inner //= i.extent

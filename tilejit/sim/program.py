@@ -18,6 +18,7 @@ import numpy as np
 
 from tilejit.errors import Span, Unsimulated, fault
 from tilejit.ir import nodes
+from tilejit.ir.walk import statements
 from tilejit.sim import scalar
 from tilejit.sim.barrier import Wait, arrive
 from tilejit.sim.cohort import NOT_A_SCOPE, Array, Cohort, IfFrame, LoopFrame
@@ -26,7 +27,7 @@ from tilejit.sim.expr import Evaluate, Expressions, dtype_of, unsimulated
 from tilejit.sim.geometry import LANES, Bools, any_lane
 from tilejit.sim.machine import Action, Steps, run_all
 from tilejit.sim.registers import Mask, RegisterFile
-from tilejit.sim.storage import TILE_CALLS, Checked, statements
+from tilejit.sim.storage import TILE_CALLS, Checked
 from tilejit.sim.waits import (
     FULL_MASK,
     NO_EFFECT,

@@ -29,8 +29,7 @@ from tilejit.sim.memory import Watch
 from tilejit.sim.program import Program, compile_program
 from tilejit.sim.schedule import Scheduler
 from tilejit.sim.shared_memory import SharedMemory, place_shared
-from tilejit.sim.storage import Checked, Storage, find_storage
-from tilejit.target import TARGETS
+from tilejit.sim.storage import Checked, find_storage
 from tilejit.tile.family import FamilyIndex
 
 MAX_BATCH_WARPS = 4096
@@ -117,20 +116,6 @@ def _geometry(function: nodes.Function, grid: int | Sequence[int]) -> Geometry:
     return Geometry(extents, triple(function.launch.block), cluster)
 
 
-def _check_shared(function: nodes.Function, storage: Storage) -> None:
-    """Refuses what no block of the target can hold, buffer by buffer."""
-    used = sum(nbytes for _, nbytes, _, _ in storage.shared)
-    limit = TARGETS[function.target].limits.smem_per_block_bytes
-    if used > limit:
-        raise fault(
-            LaunchError,
-            "launch/shared-memory",
-            f"shared buffers take {used} bytes, {function.target} gives a block {limit} bytes",
-            function.span,
-            where="; ".join(f"{name}: {nbytes} bytes" for name, nbytes, _, _ in storage.shared),
-        )
-
-
 class _Simulation:
     """One launch: compiled once, then batch after batch."""
 
@@ -146,7 +131,6 @@ class _Simulation:
         self.geometry, self.options = geometry, options
         function = checked.function
         self.storage = find_storage(checked)
-        _check_shared(function, self.storage)
         self.accesses = Accesses(buffers, place_shared(self.storage.shared))
         self.expressions = Expressions(self.accesses, self.storage)
         self.program: Program = compile_program(checked, self.expressions, families)

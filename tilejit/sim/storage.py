@@ -5,14 +5,14 @@ Not here: where buffers are placed (``memory``), what they hold (``registers``).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tilejit.dtypes import DType, container
 from tilejit.ir import nodes
-from tilejit.ir.walk import children
+from tilejit.ir.storage import storage_bytes
+from tilejit.ir.walk import children, statements
 from tilejit.tile.family import Issue, Let, Memory, Register, Registers, ScalarApply, Step
 
 TILE_CALLS = ("tile.apply", "tile.ewise", "ptx")
@@ -26,17 +26,6 @@ class Checked(Protocol):
     def function(self) -> nodes.Function: ...
 
     def steps(self, call: nodes.Call) -> tuple[Step, ...]: ...
-
-
-def statements(block: nodes.Block) -> Iterator[nodes.Stmt]:
-    """Every statement of a block, inner ones included, without entering expressions."""
-    for s in block:
-        yield s
-        if isinstance(s, nodes.If):
-            yield from statements(s.then)
-            yield from statements(s.orelse)
-        elif isinstance(s, (nodes.For, nodes.While)):
-            yield from statements(s.body)
 
 
 @dataclass(slots=True)
@@ -79,7 +68,7 @@ def find_storage(checked: Checked) -> Storage:
 def _add(found: Storage, buffer: nodes.Var) -> None:
     kind = buffer.type
     assert isinstance(kind, nodes.TensorType)
-    nbytes = _storage_bytes(kind)
+    nbytes = storage_bytes(kind)
     if kind.space == "shared":
         if all(name != buffer.name for name, *_ in found.shared):
             found.shared.append((buffer.name, nbytes, kind.align_bytes, kind.dtype))
@@ -87,14 +76,6 @@ def _add(found: Storage, buffer: nodes.Var) -> None:
         found.local_bytes[buffer.name] = nbytes
         found.unit_bytes[buffer.name] = WIDEST_UNIT_BYTES
         found.accessed(buffer.name, kind.dtype)
-
-
-def _storage_bytes(kind: nodes.TensorType) -> int:
-    if kind.layout is not None:
-        elements = kind.layout.span("m")
-    else:
-        elements = math.prod(extent for extent in kind.shape if isinstance(extent, int))
-    return -(-elements * kind.dtype.bits // 8)
 
 
 def _distinct(block: nodes.Block) -> Iterator[Any]:

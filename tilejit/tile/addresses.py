@@ -22,7 +22,7 @@ from tilejit.layout import MEMORY_AXIS, ComposeLayout, Iter
 from tilejit.tile.affine import IntArray
 from tilejit.tile.call import TileCall
 from tilejit.tile.contracts import buffer_extent
-from tilejit.tile.family import Let, Memory, Register
+from tilejit.tile.family import Let, Memory, Register, Registers
 from tilejit.tile.groups import Group
 from tilejit.tile.region import TensorOperand, Walk, dimensions
 
@@ -30,17 +30,28 @@ IMMEDIATE_LIMIT_BYTES = 1 << 31
 """PTX address immediates are 32-bit signed."""
 
 
-def register(laid: Walk, repeat: int, element: int) -> Register:
-    """The register slot of an element, alike for all threads (``contracts.owned``)."""
-    operand = laid.operand
-    return Register(operand.view.buffer, int(laid.physical()[0, repeat, element]), operand.dtype)
+def registers(laid: Walk) -> list[Registers]:
+    """The registers of every repeat, in the order of the atom."""
+    found = laid.findings.registers
+    if found is None:
+        buffer, dtype = laid.operand.view.buffer, laid.operand.dtype
+        found = laid.findings.registers = [
+            Registers(tuple(Register(buffer, slot, dtype) for slot in slots))
+            for slots in _slots(laid)
+        ]
+    return found
 
 
-def registers(laid: Walk, repeat: int) -> tuple[Register, ...]:
-    """The registers of one repeat, in the order of the atom."""
-    operand = laid.operand
-    slots = laid.physical()[0, repeat]
-    return tuple(Register(operand.view.buffer, int(s), operand.dtype) for s in slots)
+def single_registers(laid: Walk) -> list[Register]:
+    """The register of every repeat, where an atom is one element."""
+    buffer, dtype = laid.operand.view.buffer, laid.operand.dtype
+    return [Register(buffer, slot, dtype) for (slot,) in _slots(laid)]
+
+
+def _slots(laid: Walk) -> list[list[int]]:
+    """The slots of every repeat, alike for all threads (``ownership.owned``)."""
+    slots: list[list[int]] = laid.physical()[0].tolist()
+    return slots
 
 
 def memory_operands(call: TileCall, laid: Walk) -> tuple[list[Let], list[Memory]]:
@@ -69,11 +80,7 @@ def _constant_difference(laid: Walk, first: int, second: int) -> int | None:
         if not np.array_equal(index[:, first, 0], index[:, second, 0]):
             return None
     layout = laid.operand.layout
-    if laid.period_multiple:
-        places = laid.physical()
-    else:
-        assert isinstance(layout, ComposeLayout)
-        places = laid.memory
+    places = laid.places
     apart = places[:, second, 0] - places[:, first, 0]
     if not bool((apart == apart[0]).all()):
         return None

@@ -127,6 +127,8 @@ class Affine:
         if isinstance(other, int):
             return Affine(_sum(self.const, other), self.terms)
         if not other.terms:
+            if is_zero(other.const) and isinstance(self.const, int):
+                return self
             return Affine(_sum(self.const, other.const), self.terms)
         terms = dict(self.terms)
         for symbol, coefficient in other.terms.items():
@@ -206,11 +208,19 @@ class Threads:
         """For every thread, the number of the unit of this level it belongs to."""
         return _unit_ids(self, level)
 
-    def array_level(self, values: npt.NDArray[np.generic], mask: BoolArray | None = None) -> int:
-        """The widest unit in which all (masked) threads agree."""
-        for level in (CLUSTER, CTA, WARPGROUP, WARP):
-            if _agree(values, self.unit_ids(level), mask):
-                return GRID if level == CLUSTER else level
+    def array_level(self, values: npt.NDArray[np.generic], mask: BoolArray) -> int:
+        """The widest unit in which all threads of the mask agree."""
+        # The threads of a unit are consecutive: neighbours that differ tell it all.
+        present = np.flatnonzero(mask)
+        chosen = values[present]
+        changes = np.flatnonzero(chosen[1:] != chosen[:-1])
+        if changes.size == 0:
+            return GRID
+        before, after = present[changes], present[changes + 1]
+        for level in (CTA, WARPGROUP, WARP):
+            units = self.unit_ids(level)
+            if bool((units[before] != units[after]).all()):
+                return level
         return THREAD
 
 
@@ -224,16 +234,6 @@ def _unit_ids(threads: Threads, level: int) -> IntArray:
         size = UNIT_THREADS[level]
         return cta * -(-threads.per_cta // size) + tid // size
     return thread if level == THREAD else np.zeros_like(thread)
-
-
-def _agree(values: npt.NDArray[np.generic], units: IntArray, mask: BoolArray | None) -> bool:
-    if mask is not None:
-        values, units = values[mask], units[mask]
-    if values.size == 0:
-        return True
-    starts = np.flatnonzero(np.diff(units, prepend=units[0] - 1))
-    first = np.repeat(values[starts], np.diff(starts, append=units.size))
-    return bool((values == first).all())
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,6 +289,16 @@ class Context:
         lo, hi = self.bounds(value)
         return self.least(lo), -self.least(-hi)
 
+    def enclosure(self, value: Affine) -> tuple[int, int]:
+        """Inclusive range over all threads, those outside the mask included: quicker than ``range``,
+        and not saturated."""
+        low, high = _ends(value.const)
+        for symbol, coefficient in value.terms.items():
+            known = self.of(symbol)
+            corners = [end * side for end in _ends(coefficient) for side in (known.lo, known.hi)]
+            low, high = low + min(corners), high + max(corners)
+        return low, high
+
     def least(self, values: Number) -> int:
         """Smallest value among the threads of the mask."""
         if isinstance(values, int):
@@ -340,6 +350,8 @@ class Context:
 
     def prove_nonnegative(self, value: Affine, depth: int = 4) -> bool:
         """True when ``value`` ≥ 0 for every thread of the mask follows from ranges and facts."""
+        if value.exact:
+            return self.least(value.const) >= 0
         try:
             return self._prove(value, depth, frozenset())
         except OverflowError:
@@ -438,6 +450,11 @@ class Context:
         return replace(self, known={**self.known, symbol: known}, facts=self.facts + (Affine(),))
 
 
+def _ends(value: Number) -> tuple[int, int]:
+    """Least and greatest value among all threads."""
+    return (value, value) if isinstance(value, int) else (int(value.min()), int(value.max()))
+
+
 def _scaled_range(coefficient: Number, known: Known) -> tuple[Number, Number]:
     """Range of coefficient · symbol."""
     if isinstance(coefficient, int):
@@ -458,7 +475,7 @@ def _saturated(a: Number, b: Number) -> Number:
     if isinstance(b, int):
         b = max(-HUGE, min(HUGE, b))
     total: IntArray = np.asarray(a + b)
-    return np.clip(total, -HUGE, HUGE)
+    return np.minimum(np.maximum(total, -HUGE), HUGE)
 
 
 # --- truth values

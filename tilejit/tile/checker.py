@@ -1,8 +1,8 @@
 """Checks every tile call of a function and binds it to native steps: the only way to a ``Checked``.
 
-For each call in program order: the instruction exists and the target has it, keywords are the
-family's, the active threads form a group, then the family's own ``check``. All faults of the function
-are collected. Only a function without faults is bound.
+First the launch (``tile.launch_limits``). Then, for each call in program order: the instruction exists
+and the target has it, keywords are the family's, the active threads form a group, then the family's own
+``check``. All faults of the function are collected. Only a function without faults is bound.
 
 Not here: what families require (``families``), facts (``tile.facts``).
 """
@@ -24,11 +24,11 @@ from tilejit.errors import (
     TargetError,
     fault,
 )
-from tilejit.ir import nodes
+from tilejit.ir import nodes, walk
 from tilejit.ptx import spelling
 from tilejit.ptx.forms import Form
 from tilejit.target import Target
-from tilejit.tile import raw, readonly
+from tilejit.tile import launch_limits, raw, readonly
 from tilejit.tile.affine import Context
 from tilejit.tile.call import Names, TileCall
 from tilejit.tile.facts import Facts, Site, analyse
@@ -110,6 +110,7 @@ class _Check:
         self.target = Target.parse(self.function.target)
         self.facts = analyse(self.function)
         self.names = Names(_names(self.function))
+        launch_limits.check(self.function, self.target, self.facts, self.report)
         for site in self.facts.sites.values():
             with self.report.at(site.call.span):
                 self._one(site)
@@ -330,20 +331,8 @@ def _operand_names(forms: tuple[Form, ...], count: int) -> list[str]:
 def _names(function: nodes.Function) -> set[str]:
     """Every variable name of the function."""
     names = {param.name for param in function.params}
-
-    def block(statements: nodes.Block) -> None:
-        for statement in statements:
-            match statement:
-                case nodes.Declare(var=var) | nodes.AllocTensor(buffer=var):
-                    names.add(var.name)
-                case nodes.If(then=then, orelse=orelse):
-                    block(then)
-                    block(orelse)
-                case nodes.For(var=var, body=body):
-                    names.add(var.name)
-                    block(body)
-                case nodes.While(body=body):
-                    block(body)
-
-    block(function.body)
+    for statement in walk.statements(function.body):
+        match statement:
+            case nodes.Declare(var=var) | nodes.AllocTensor(buffer=var) | nodes.For(var=var):
+                names.add(var.name)
     return names

@@ -17,7 +17,7 @@ import numpy as np
 from tilejit.errors import Report
 from tilejit.ir import nodes
 from tilejit.layout import MEMORY_AXIS, ComposeLayout
-from tilejit.tile.affine import Affine, Number
+from tilejit.tile.affine import THREAD, Affine, IntArray, Number
 from tilejit.tile.call import TileCall
 from tilejit.tile.groups import thread_level
 from tilejit.tile.region import NotSeparable, ScalarOperand, TensorOperand, Walk, dimensions, walk
@@ -41,8 +41,9 @@ def shaped(
     prefix = call.group.shape[:-1] if collective and call.group.axes else call.group.shape
     position = next(i for i, o in enumerate(call.operands) if o is operand)
     key = _memo_key(call, operand, atom, len(prefix))
-    if key is not None and key in call.memo:
-        call.walks[position] = replace(call.memo[key], operand=operand)
+    known = None if key is None else call.memo.get(key)
+    if known is not None:
+        call.walks[position] = replace(known, operand=operand)
         return call.walks[position]
     if not _static_extents(operand, report):
         return None
@@ -176,9 +177,12 @@ def repeats_agree(call: TileCall, walks: list[Walk], report: Report) -> bool:
 def origin(call: TileCall, operand: TensorOperand, report: Report) -> bool:
     """In a group scope the region is one for the whole group; the group axes tell threads apart."""
     needed = thread_level(call.scope)
-    for what, value in _origins(operand):
+    if needed == THREAD:
+        return True
+    for d, value in enumerate((*operand.start_values, operand.offset)):
         if call.context.uniformity(value) >= needed:
             continue
+        what = f"start {d}" if d < len(operand.start_values) else "the view's offset"
         report.error(
             "tile/origin",
             f'{operand.name}: {what} differs between the threads of scope="{call.scope}"',
@@ -190,11 +194,6 @@ def origin(call: TileCall, operand: TensorOperand, report: Report) -> bool:
         )
         return False
     return True
-
-
-def _origins(operand: TensorOperand) -> list[tuple[str, Affine]]:
-    starts = [(f"start {d}", v) for d, v in enumerate(operand.start_values)]
-    return [*starts, ("the view's offset", operand.offset)]
 
 
 def _two_threads(call: TileCall, value: Affine) -> str | None:
@@ -218,9 +217,13 @@ def bounds(call: TileCall, operand: TensorOperand, report: Report) -> bool:
     """0 ≤ start and start + extent ≤ dimension, for every active thread."""
     for d, (start, extent) in enumerate(zip(operand.start_values, operand.extents)):
         dimension = operand.view.shape[d]
-        size = (
-            Affine(dimension) if isinstance(dimension, int) else call.evaluator.integer(dimension)
-        )
+        if isinstance(dimension, int):
+            known = start.constant
+            if known is not None and 0 <= known <= dimension - extent:
+                continue
+            size = Affine(dimension)
+        else:
+            size = call.evaluator.integer(dimension)
         above, below = size - start - extent, start
         if not call.context.prove_nonnegative(below):
             _report_bound(call, operand, d, start, extent, dimension, below, "low", report)
@@ -301,17 +304,14 @@ def storage(call: TileCall, laid: Walk, report: Report) -> bool:
     extent = buffer_extent(call, operand)
     if extent is None or laid.dynamic:
         return True
-    scale = extent[1]
-    size = extent[0]
-    low = _over_threads(call, laid.memory.min(axis=(1, 2)))
-    high = _over_threads(call, laid.memory.max(axis=(1, 2)))
-    first = Affine(low, laid.symbolic.terms)
-    last = size - Affine(high, laid.symbolic.terms).scaled(scale) - scale
-    if isinstance(operand.layout, ComposeLayout) and laid.period_multiple:
-        physical = laid.physical()
-        first = Affine(_over_threads(call, physical.min(axis=(1, 2))), laid.symbolic.terms)
-        top = Affine(_over_threads(call, physical.max(axis=(1, 2))), laid.symbolic.terms)
-        last = size - top.scaled(scale) - scale
+    size, scale = extent
+    least, greatest = _extremes(call, laid.places)
+    bits = size.constant
+    if bits is not None and laid.symbolic.exact and isinstance(least, int):
+        if least >= 0 and isinstance(greatest, int) and (greatest + 1) * scale <= bits:
+            return True
+    first = Affine(least, laid.symbolic.terms)
+    last = size - Affine(greatest, laid.symbolic.terms).scaled(scale) - scale
     for slack, side in ((first, "before"), (last, "after")):
         if call.context.prove_nonnegative(slack):
             continue
@@ -348,13 +348,15 @@ def _offset_text(value: int, side: str, size: Affine, operand: TensorOperand) ->
     return str(bits // operand.dtype.bits)
 
 
-def _over_threads(call: TileCall, values: np.ndarray) -> Number:
-    """Values of the active threads (or one for all) as a number of the cluster's threads."""
-    if values.size == 1:
-        return int(values[0])
-    whole = np.zeros(call.context.threads.total, dtype=np.int64)
-    whole[call.group.threads] = values
-    return whole
+def _extremes(call: TileCall, places: IntArray) -> tuple[Number, Number]:
+    """The least and the greatest position of each thread, as numbers of the cluster's threads."""
+    if places.shape[0] == 1:
+        return int(places.min()), int(places.max())
+    least = np.zeros(call.context.threads.total, dtype=np.int64)
+    greatest = np.zeros_like(least)
+    least[call.group.threads] = places.min(axis=(1, 2))
+    greatest[call.group.threads] = places.max(axis=(1, 2))
+    return least, greatest
 
 
 def buffer_extent(call: TileCall, operand: TensorOperand) -> tuple[Affine, int] | None:
@@ -403,7 +405,7 @@ def in_space(
 
 def contiguous(call: TileCall, laid: Walk, report: Report, *, row: int | None = None) -> bool:
     """The elements of an atom (or of each run of ``row`` of them) are consecutive."""
-    places = laid.physical() if laid.period_multiple else laid.memory
+    places = laid.places
     length = row or places.shape[2]
     runs = places.reshape(places.shape[0], places.shape[1], -1, length)
     wrong = runs != runs[..., :1] + np.arange(length)
@@ -451,7 +453,7 @@ def aligned(
         return False
     size = operand.dtype.bytes
     layout = operand.layout
-    places = laid.physical() if laid.period_multiple else laid.memory
+    places = laid.places
     if isinstance(layout, ComposeLayout) and not laid.period_multiple:
         granule = (1 << layout.per_element) * size
         if required_bytes > granule:
@@ -513,10 +515,3 @@ def scalar_destination(
         span=operand.span,
         contract=call.contract,
     )
-
-
-def repeat_coordinate(laid: Walk, repeat: int) -> tuple[int, ...]:
-    """The repeat's coordinate, for issues' messages."""
-    if not laid.repeat:
-        return ()
-    return tuple(int(i) for i in np.unravel_index(repeat, laid.repeat))

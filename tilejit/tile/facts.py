@@ -16,7 +16,7 @@ import numpy as np
 
 from tilejit import dtypes
 from tilejit.errors import InternalError, fault
-from tilejit.ir import nodes
+from tilejit.ir import nodes, walk
 from tilejit.tile.affine import (
     GRID,
     HUGE,
@@ -146,7 +146,7 @@ class _Interpreter:
         hardware, facts = launch_values(self.threads, launch, _bounded(grid, launch, host))
         state.context = host.context.assuming(facts)
         self.facts = Facts(self.threads, launch, hardware, derived)
-        _refuse_shared(self.function.body, set())
+        _refuse_shared(self.function.body)
         self._block(self.function.body, state)
         return self.facts
 
@@ -575,22 +575,18 @@ def _assigned(block: nodes.Block) -> set[str]:
     return names
 
 
-def _refuse_shared(block: nodes.Block, seen: set[int]) -> None:
+def _refuse_shared(block: nodes.Block) -> None:
     """Facts are kept by a call's identity, so one call object stands at one place."""
-    for statement in block:
-        match statement:
-            case nodes.Evaluate(call=call):
-                if id(call) in seen:
-                    raise fault(
-                        InternalError, "internal/shared-call", "one call stands at two places",
-                        call.span,
-                    )  # fmt: skip
-                seen.add(id(call))
-            case nodes.If(then=then, orelse=orelse):
-                _refuse_shared(then, seen)
-                _refuse_shared(orelse, seen)
-            case nodes.For(body=body) | nodes.While(body=body):
-                _refuse_shared(body, seen)
+    seen: set[int] = set()
+    for statement in walk.statements(block):
+        if isinstance(statement, nodes.Evaluate):
+            call = statement.call
+            if id(call) in seen:
+                raise fault(
+                    InternalError, "internal/shared-call", "one call stands at two places",
+                    call.span,
+                )  # fmt: skip
+            seen.add(id(call))
 
 
 def _dynamic_sizes(function: nodes.Function) -> set[str]:

@@ -18,7 +18,7 @@ def launch_values(
     block = tuple(launch.block) + (1,) * (3 - len(launch.block))
     cluster = tuple(launch.cluster or ()) + (1,) * (3 - len(launch.cluster or ()))
     thread = np.arange(threads.total, dtype=np.int64)
-    rank, tid = thread // threads.per_cta, thread % threads.per_cta
+    rank, tid = settle(thread // threads.per_cta), thread % threads.per_cta
     ids: dict[str, Affine] = {}
     facts: list[Affine] = []
 
@@ -31,13 +31,15 @@ def launch_values(
          ("cluster_ctarank", rank))
     ):  # fmt: skip
         put(name, extent)
-    inner_tid, inner_rank = tid, rank
+    inner_tid: Number = tid
+    inner_rank = rank
     for position, axis in enumerate("xyz"):
         put(f"tid.{axis}", inner_tid % block[position])
         put(f"ntid.{axis}", block[position])
         put(f"cluster_ctaid.{axis}", inner_rank % cluster[position])
         put(f"cluster_nctaid.{axis}", cluster[position])
-        inner_tid, inner_rank = inner_tid // block[position], inner_rank // cluster[position]
+        inner_tid = settle(inner_tid // block[position])
+        inner_rank = settle(inner_rank // cluster[position])
         count, known = _grid_axis(grid, launch, position)
         ids[f"nctaid.{axis}"] = count
         per = cluster[position]

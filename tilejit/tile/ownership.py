@@ -23,23 +23,14 @@ CTA_AXES = ("cbx", "cby", "cbz")
 
 def owned(call: TileCall, laid: Walk, report: Report) -> bool:
     """Every value belongs to the thread that executes, in one slot known at compile time."""
-    key = ("owned", id(laid.memory))
-    if key in call.memo:
-        return True
-    right = _slots_static(call, laid, report) and _owners_match(
-        call, laid, _executing(call), _executing_cta(call), report
-    )
-    if right:
-        call.memo[key] = laid
-    return right
-
-
-def _executing(call: TileCall) -> np.ndarray:
-    return (call.group.threads % call.group.per_cta).reshape(-1, 1, 1)
-
-
-def _executing_cta(call: TileCall) -> np.ndarray:
-    return (call.group.threads // call.group.per_cta).reshape(-1, 1, 1)
+    findings = laid.findings
+    if not findings.owned:
+        findings.owned = (
+            _slots_static(call, laid, report)
+            and _owners_match(call, laid, report)
+            and _ctas_match(call, laid, report)
+        )
+    return findings.owned
 
 
 def _slots_static(call: TileCall, laid: Walk, report: Report) -> bool:
@@ -75,13 +66,7 @@ def _slots_static(call: TileCall, laid: Walk, report: Report) -> bool:
     return True
 
 
-def _owners_match(
-    call: TileCall,
-    laid: Walk,
-    tid: np.ndarray,
-    cta: np.ndarray,
-    report: Report,
-) -> bool:
+def _owners_match(call: TileCall, laid: Walk, report: Report) -> bool:
     operand, owners = laid.operand, laid.owners
     present = {axis for axis in owners if axis in OWNER_WEIGHT}
     for axis in present & OWNER_EXTENT.keys():
@@ -96,10 +81,13 @@ def _owners_match(
             )
             return False
     span = max(OWNER_SPAN[call.scope], _axes_span(present))
+    if span == 1:
+        return True
+    tid = (call.group.threads % call.group.per_cta).reshape(-1, 1, 1)
     owner = sum((owners[a] * OWNER_WEIGHT[a] for a in present), np.zeros((1, 1, 1), np.int64))
     expected = tid % span
     wrong = np.broadcast_to(owner != expected, np.broadcast(owner, expected, laid.memory).shape)
-    if span > 1 and wrong.any():
+    if wrong.any():
         a, r, k = (int(i) for i in np.argwhere(wrong)[0])
         shown = np.broadcast_to(owner, wrong.shape)[a, r, k]
         wanted = np.broadcast_to(expected, wrong.shape)[a, r, k]
@@ -114,7 +102,7 @@ def _owners_match(
             help=_owner_help(call, present),
         )
         return False
-    return _ctas_match(call, laid, cta, report)
+    return True
 
 
 def _axes_span(present: set[str]) -> int:
@@ -158,14 +146,11 @@ def _scope_of(present: set[str]) -> str:
     return '"warpgroup"' if present <= {"laneid", "wid_in_wg", "tid_in_wg"} else '"cta"'
 
 
-def _ctas_match(
-    call: TileCall,
-    laid: Walk,
-    cta: np.ndarray,
-    report: Report,
-) -> bool:
+def _ctas_match(call: TileCall, laid: Walk, report: Report) -> bool:
+    if call.scope != "cluster" and not laid.owners.keys() & set(CTA_AXES):
+        return True
     cluster = tuple(call.launch.cluster or ()) + (1,) * (3 - len(call.launch.cluster or ()))
-    inner = cta
+    inner = (call.group.threads // call.group.per_cta).reshape(-1, 1, 1)
     for axis, extent in zip(CTA_AXES, cluster):
         expected = inner % extent
         inner = inner // extent
@@ -191,15 +176,14 @@ def _ctas_match(
 
 def distinct_slots(call: TileCall, laid: Walk, report: Report) -> bool:
     """No two coordinates of a destination share a register slot of one thread."""
-    key = ("distinct", id(laid.memory))
-    if key in call.memo:
+    if laid.findings.distinct:
         return True
     slots = laid.physical()[0].reshape(-1)
+    if len(set(slots.tolist())) == slots.size:
+        laid.findings.distinct = True
+        return True
     order = np.argsort(slots, kind="stable")
     same = np.flatnonzero(np.diff(slots[order]) == 0)
-    if same.size == 0:
-        call.memo[key] = laid
-        return True
     first, second = sorted((int(order[same[0]]), int(order[same[0] + 1])))
     width = laid.memory.shape[2]
     report.error(

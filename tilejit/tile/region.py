@@ -11,8 +11,9 @@ families), addresses as expressions (``tile.walk``).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import product
 
 import numpy as np
 
@@ -30,6 +31,7 @@ from tilejit.layout import (
     TileLayout,
 )
 from tilejit.tile.affine import Affine, IntArray, Number, is_zero, settle
+from tilejit.tile.family import Registers
 from tilejit.tile.groups import Group
 from tilejit.tile.values import Evaluator, Value
 
@@ -100,10 +102,11 @@ def resolve(name: str, expr: nodes.Expr, evaluator: Evaluator, span: Span | None
     """An argument of a tile call as an operand."""
     if isinstance(expr, nodes.Region):
         view, starts, extents = expr.view, expr.starts, expr.extents
+        start_values = tuple(evaluator.integer(s) for s in starts)
     elif isinstance(expr, nodes.View):
         view = expr
-        zero = nodes.Const(0, nodes.INT32)
-        starts = tuple(zero for _ in view.shape)
+        starts = (_ZERO,) * len(view.shape)
+        start_values = (Affine(),) * len(view.shape)
         extents = tuple(d if isinstance(d, int) else -1 for d in view.shape)
     else:
         return ScalarOperand(name, expr, evaluator.value(expr), expr.span or span)
@@ -111,12 +114,15 @@ def resolve(name: str, expr: nodes.Expr, evaluator: Evaluator, span: Span | None
         name,
         view,
         starts,
-        tuple(evaluator.integer(s) for s in starts),
+        start_values,
         extents,
         evaluator.integer(view.offset_elems),
         {d: evaluator.integer(stride) for d, stride in view.dynamic_strides},
         expr.span or span,
     )
+
+
+_ZERO = nodes.Const(0, nodes.INT32)
 
 
 # --- dimensions of a layout
@@ -142,6 +148,15 @@ class NotSeparable(Exception):
     """A start whose effect on the position cannot be told; ``args[0]`` says which and why."""
 
 
+@dataclass(slots=True)
+class Findings:
+    """What has been proved and made of a walk's numbers, once for all operands that share them."""
+
+    owned: bool = False
+    distinct: bool = False
+    registers: list[Registers] | None = None
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Walk:
     """Positions of one operand over (active thread, repeat, atom element).
@@ -161,10 +176,15 @@ class Walk:
     owners: dict[str, IntArray]
     symbolic: Affine
     dynamic: tuple[tuple[Affine, IntArray], ...]
+    findings: Findings = field(default_factory=Findings)
 
     @property
     def repeats(self) -> int:
         return int(self.memory.shape[1])
+
+    def repeat_coordinates(self) -> list[tuple[int, ...]]:
+        """The coordinate of every repeat, row-major."""
+        return list(product(*map(range, self.repeat)))
 
     @property
     def period_multiple(self) -> bool:
@@ -187,6 +207,11 @@ class Walk:
             return layout.swizzle(self.memory)
         return self.memory
 
+    @property
+    def places(self) -> IntArray:
+        """The best known positions: with the swizzle where it can be applied."""
+        return self.physical() if self.period_multiple else self.memory
+
     def coordinate(self, repeat: int, element: int) -> str:
         """Repeat and atom coordinate in words."""
         r = tuple(int(i) for i in np.unravel_index(repeat, self.repeat)) if self.repeat else ()
@@ -207,115 +232,104 @@ def walk(
     rank = len(operand.extents)
     repeat = operand.extents[prefix : rank - atom_rank]
     atom = operand.extents[rank - atom_rank :]
-    indices, symbolic_starts = _indices(operand, group, prefix)
-    memory: IntArray = np.zeros((1,) * (1 + len(repeat) + len(atom)), dtype=np.int64)
-    memory = memory + _per_thread(operand.offset.const, group, memory.ndim)
-    owners: dict[str, IntArray] = {}
+    indices = _indices(operand, group, prefix)
+    positions: dict[str, Number] = {
+        MEMORY_AXIS: _per_thread(operand.offset.const, group, 1 + len(repeat) + len(atom))
+    }
     symbolic = Affine(0, dict(operand.offset.terms))
-    dynamic: list[tuple[Affine, IntArray]] = []
+    dynamic: list[tuple[Affine, Number]] = []
     pieces = dimensions(operand.tile, operand.view.shape)
     if pieces is None:
-        memory, owners = _from_table(operand, indices, symbolic_starts, memory)
+        _add_from_table(operand, indices, positions)
     else:
-        for d, iters in enumerate(pieces):
-            if d in operand.dynamic_strides:
-                stride = operand.dynamic_strides[d]
-                dynamic.append((stride, indices[d]))
-                symbolic = symbolic + _product(evaluator, stride, symbolic_starts[d], operand, d)
+        for d, (iters, index) in enumerate(zip(pieces, indices)):
+            terms = operand.start_values[d].terms
+            stride = operand.dynamic_strides.get(d)
+            if stride is not None:
+                dynamic.append((stride, index))
+                if terms:
+                    symbolic = symbolic + _product(evaluator, stride, Affine(0, terms))
                 continue
-            symbolic = symbolic + _add_dimension(
-                operand, d, iters, indices[d], symbolic_starts[d], owners, evaluator
-            )
-            if MEMORY_AXIS in owners:
-                memory = memory + owners.pop(MEMORY_AXIS)
+            _add_dimension(iters, index, positions)
+            if terms and iters:
+                symbolic = symbolic + _outer_steps(operand, d, iters, Affine(0, terms), evaluator)
     for axis, value in operand.tile.offset:
-        if axis == MEMORY_AXIS:
-            memory = memory + value
-        else:
-            owners[axis] = owners.get(axis, np.zeros((1,) * memory.ndim, np.int64)) + value
-    shape = (-1, math.prod(repeat), math.prod(atom))
+        positions[axis] = positions.get(axis, 0) + value
+    shape = (math.prod(repeat), math.prod(atom))
     full = (*repeat, *atom)
 
-    def flat(values: IntArray) -> IntArray:
-        return np.broadcast_to(values, (values.shape[0], *full)).reshape(shape)
+    def flat(values: Number) -> IntArray:
+        if isinstance(values, int):
+            return np.full((1, *shape), values, dtype=np.int64)
+        if values.shape[1:] != full:
+            values = np.broadcast_to(values, (values.shape[0], *full))
+        return values.reshape(-1, *shape)
 
-    kept, still = [], symbolic
+    kept: list[tuple[Affine, IntArray]] = []
     for stride, index in dynamic:
-        if stride.exact and isinstance(stride.const, int):
-            memory = memory + stride.const * index
-        elif index.size == 1:
-            still = still + stride.scaled(int(index.flat[0]))
+        if stride.constant is not None:
+            positions[MEMORY_AXIS] = positions[MEMORY_AXIS] + stride.constant * index
+        elif isinstance(index, int):
+            symbolic = symbolic + stride.scaled(index)
         else:
             kept.append((stride, flat(index)))
-    return Walk(
-        operand, group, prefix, repeat, atom, flat(memory),
-        {axis: flat(v) for axis, v in owners.items()}, still, tuple(kept),
-    )  # fmt: skip
+    memory = flat(positions.pop(MEMORY_AXIS))
+    owners = {axis: flat(values) for axis, values in positions.items()}
+    return Walk(operand, group, prefix, repeat, atom, memory, owners, symbolic, tuple(kept))
 
 
-def _per_thread(value: Number, group: Group, ndim: int) -> IntArray:
-    """A value of the cluster's threads as an array over active threads and walk axes."""
-    if isinstance(value, int):
-        return np.full((1,) * ndim, value, dtype=np.int64)
-    chosen = settle(value[group.threads])
-    if isinstance(chosen, int):
-        return np.full((1,) * ndim, chosen, dtype=np.int64)
-    return chosen.reshape((-1,) + (1,) * (ndim - 1))
+# Numbers of a walk are ints where they are one for all threads, repeats and elements, else arrays
+# over the walk's axes: (threads or 1, *repeat, *atom), each extent possibly 1.
 
 
-def _indices(
-    operand: TensorOperand, group: Group, prefix: int
-) -> tuple[list[IntArray], list[Affine]]:
-    """Per dimension: the numeric index array over the walk's axes, and the start's unknown part."""
-    rank = len(operand.extents)
-    ndim = 1 + rank - prefix
-    indices: list[IntArray] = []
-    symbolic: list[Affine] = []
+def _per_thread(value: Number, group: Group, ndim: int) -> Number:
+    """A value of the cluster's threads as a number of a walk."""
+    chosen = value if isinstance(value, int) else settle(value[group.threads])
+    return chosen if isinstance(chosen, int) else _along_threads(chosen, ndim)
+
+
+def _along_threads(values: IntArray, ndim: int) -> Number:
+    """Values of the active threads as a number of a walk."""
+    return int(values[0]) if values.size == 1 else values.reshape((-1,) + (1,) * (ndim - 1))
+
+
+def _indices(operand: TensorOperand, group: Group, prefix: int) -> list[Number]:
+    """The known part of each dimension's index."""
+    ndim = 1 + len(operand.extents) - prefix
+    indices: list[Number] = []
     for d, (start, extent) in enumerate(zip(operand.start_values, operand.extents)):
         index = _per_thread(start.const, group, ndim)
         if d < prefix:
-            index = index + group.coords[:, d].reshape((-1,) + (1,) * (ndim - 1))
-        else:
+            index = index + _along_threads(group.coords[:, d], ndim)
+        elif extent > 1:
             shape = [1] * ndim
             shape[1 + d - prefix] = extent
             index = index + np.arange(extent, dtype=np.int64).reshape(shape)
         indices.append(index)
-        symbolic.append(Affine(0, dict(start.terms)))
-    return indices, symbolic
+    return indices
 
 
-def _add_dimension(
-    operand: TensorOperand,
-    d: int,
-    iters: tuple[Iter, ...],
-    index: IntArray,
-    start: Affine,
-    positions: dict[str, IntArray],
-    evaluator: Evaluator,
-) -> Affine:
-    """Adds a dimension's contribution to ``positions``; returns the unknown part along ``m``."""
-    inner = 1
-    for iter_ in iters:
-        inner *= iter_.extent
-    symbolic = Affine()
+def _add_dimension(iters: tuple[Iter, ...], index: Number, positions: dict[str, Number]) -> None:
+    """Adds what a dimension's index contributes to the position along each axis."""
+    inner = math.prod(i.extent for i in iters)
     for number, iter_ in enumerate(iters):
-        inner //= max(1, iter_.extent)
+        inner //= iter_.extent
         part = index if inner == 1 else index // inner
         if number > 0:
             part = part % iter_.extent
-        elif start.terms:
-            symbolic = _outer_steps(operand, d, iter_, start, inner, evaluator)
-        contribution = part * iter_.stride
-        if iter_.axis in positions:
-            contribution = contribution + positions[iter_.axis]
-        positions[iter_.axis] = contribution
-    return symbolic
+        positions[iter_.axis] = positions.get(iter_.axis, 0) + part * iter_.stride
 
 
 def _outer_steps(
-    operand: TensorOperand, d: int, outer: Iter, start: Affine, inner: int, evaluator: Evaluator
+    operand: TensorOperand,
+    d: int,
+    iters: tuple[Iter, ...],
+    start: Affine,
+    evaluator: Evaluator,
 ) -> Affine:
     """The unknown part of a start, as elements along ``m``: whole steps of the outermost iter."""
+    outer = iters[0]
+    inner = math.prod(i.extent for i in iters[1:])
     if outer.axis != MEMORY_AXIS:
         raise NotSeparable(
             f"start {start} of dimension {d} chooses an owner ({outer.axis}) and is not known"
@@ -331,26 +345,22 @@ def _outer_steps(
     return quotient.scaled(outer.stride)
 
 
-def _product(
-    evaluator: Evaluator, stride: Affine, start: Affine, operand: TensorOperand, d: int
-) -> Affine:
-    if not start.terms:
-        return Affine()
+def _product(evaluator: Evaluator, stride: Affine, start: Affine) -> Affine:
     if stride.exact:
         return start.scaled(stride.const)
     return evaluator.arithmetic("mul", stride, start, dtypes.int64)
 
 
-def _from_table(
-    operand: TensorOperand, indices: list[IntArray], starts: list[Affine], memory: IntArray
-) -> tuple[IntArray, dict[str, IntArray]]:
-    """Positions looked up in the layout's full table, where its iters straddle dimensions."""
+def _add_from_table(
+    operand: TensorOperand, indices: list[Number], positions: dict[str, Number]
+) -> None:
+    """Adds positions looked up in the layout's full table, where its iters straddle dimensions."""
     shape = operand.view.shape
-    if any(s.terms for s in starts) or not all(isinstance(e, int) for e in shape):
+    if any(s.terms for s in operand.start_values) or not all(isinstance(e, int) for e in shape):
         raise NotSeparable(
             "the layout's iters straddle dimensions, so starts must be known numbers"
         )
-    if operand.space != "local" and any(i.shape[0] > 1 for i in indices):
+    if operand.space != "local" and any(not isinstance(i, int) and i.shape[0] > 1 for i in indices):
         raise NotSeparable(
             "the layout's iters straddle dimensions, so threads' addresses have no formula; "
             "view it with a shape that follows the layout"
@@ -358,6 +368,7 @@ def _from_table(
     static = tuple(e for e in shape if isinstance(e, int))
     bare = TileLayout(operand.tile.shard)
     tables = bare.positions(static)
-    clipped = [np.clip(i, 0, e - 1) for i, e in zip(indices, static)]
-    owners = {axis: np.asarray(t[tuple(clipped)]) for axis, t in tables.items()}
-    return memory + owners.pop(MEMORY_AXIS), owners
+    clipped = tuple(np.clip(i, 0, e - 1) for i, e in zip(indices, static))
+    for axis, table in tables.items():
+        found = table[clipped]
+        positions[axis] = positions.get(axis, 0) + (found if found.ndim else int(found))

@@ -124,15 +124,19 @@ class Evaluator:
 
     def integer(self, expr: nodes.Expr) -> Affine:
         """The value of an integer (or bool) expression."""
-        value = self.value(expr)
+        return self._as_integer(self.value(expr), expr.type)
+
+    def _as_integer(self, value: Value, type_: nodes.Type) -> Affine:
         if isinstance(value, Cond):
             return self._cond_as_integer(value)
         if isinstance(value, Opaque):
-            return self._fresh(expr.type, "value", value.level)
+            return self._fresh(type_, "value", value.level)
         return value
 
     def truth(self, expr: nodes.Expr) -> Cond:
-        value = self.value(expr)
+        return self._as_truth(self.value(expr))
+
+    def _as_truth(self, value: Value) -> Cond:
         if isinstance(value, Cond):
             return value
         if isinstance(value, Affine):
@@ -187,7 +191,8 @@ class Evaluator:
         return self.unknown(expr.type, f"{expr.view.buffer.name}[…]", level)
 
     def _call(self, expr: nodes.Call) -> Value:
-        level = min([GRID, *(self.level(self.value(a)) for a in expr.args)])
+        levels = [self.level(self.value(a)) for a in expr.args]
+        level = min([GRID, *levels])
         match expr.op:
             case "cuda.elect_sync":
                 return Cond(self.context.mask, False, GRID, elected=True)
@@ -195,8 +200,7 @@ class Evaluator:
                 level = max(level, WARP)
             case "cuda.shfl_idx":
                 # One lane's value, for the whole warp, when the lane is one for the whole warp.
-                lane = self.level(self.value(expr.args[1]))
-                level = max(level, WARP) if lane >= WARP else THREAD
+                level = max(level, WARP) if levels[1] >= WARP else THREAD
             case "bits.popc" | "bits.clz":
                 symbol = Symbol(expr.op, 0, 64, level=level)
                 return of_symbol(symbol)
@@ -207,10 +211,10 @@ class Evaluator:
     def _unary(self, expr: nodes.Unary) -> Value:
         if expr.op == "not":
             return negation(self.truth(expr.operand))
-        operand = self.value(expr.operand)
-        if isinstance(operand, Opaque) or not expr.type.dtype.is_integer:
-            return self.unknown(expr.type, expr.op, self.level(operand))
-        operand = self.integer(expr.operand)
+        value = self.value(expr.operand)
+        if isinstance(value, Opaque) or not expr.type.dtype.is_integer:
+            return self.unknown(expr.type, expr.op, self.level(value))
+        operand = self._as_integer(value, expr.operand.type)
         match expr.op:
             case "neg":
                 return self._wrapped(-operand, expr.type.dtype)
@@ -249,7 +253,8 @@ class Evaluator:
                 return self._compare_truths("ne", left, right)
         if operand_type.dtype.is_float or not expr.type.dtype.is_integer:
             return self.unknown(expr.type, op, min(self.level(left), self.level(right)))
-        return self.arithmetic(op, self.integer(expr.lhs), self.integer(expr.rhs), expr.type.dtype)
+        a, b = self._as_integer(left, expr.lhs.type), self._as_integer(right, expr.rhs.type)
+        return self.arithmetic(op, a, b, expr.type.dtype)
 
     def arithmetic(self, op: str, a: Affine, b: Affine, dtype: DType) -> Affine:
         """``a op b`` on integers of one type, wrapped at its width."""
@@ -564,7 +569,7 @@ class Evaluator:
         operand = self.value(expr.operand)
         target = expr.type.dtype
         if target.kind == "bool":
-            return self.truth(expr.operand)
+            return self._as_truth(operand)
         if not target.is_integer:
             return Opaque(self.level(operand))
         if isinstance(operand, Cond):
@@ -603,6 +608,9 @@ class Evaluator:
         )
 
     def _fits(self, value: Affine, low: int, high: int) -> bool:
+        least, greatest = self.context.enclosure(value)
+        if max(low, 1 - HUGE) <= least and greatest <= min(high, HUGE - 1):
+            return True
         least, greatest = self.context.range(value)
         # Ranges of arrays saturate at ±HUGE: there only a plain symbol is what it is.
         (coefficient, *more) = value.terms.values()
