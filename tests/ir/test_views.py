@@ -484,3 +484,10 @@ def test_unit_iters_that_could_be_anyones_are_refused() -> None:
     """Two unit iters, one run-time dimension: which stride is the dimension's is not guessed."""
     with pytest.raises(LayoutError, match="does not follow"):
         sized("(1,1,4):(8,5,1)", (M, 4))
+
+
+@pytest.mark.parametrize("start", [(1 << 31) - 1, 1 << 31, 1 << 32, (1 << 38) + 1])
+def test_a_region_keeps_its_start(start) -> None:
+    found = views.region(views.whole(buffer((1 << 40,))), ((start, start + 4, None),))
+    (at,) = found.starts
+    assert at.value == start and found.extents == (4,)

@@ -18,6 +18,7 @@ from typing import TypeAlias
 from tilejit import dtypes
 from tilejit.ir import build
 from tilejit.ir.dims import (
+    MAX_OFFSET_ELEMS,
     UNIT,
     Extent,
     contribution,
@@ -238,7 +239,11 @@ def region(view: View, items: tuple[Item, ...]) -> Region:
     extents: list[int] = []
     for extent, item in zip(view.shape, items):
         start, count = _rectangle(extent, item)
-        starts.append(build.const(start, dtypes.int32) if isinstance(start, int) else start)
+        if isinstance(start, int):
+            if abs(start) > MAX_OFFSET_ELEMS:
+                raise LayoutError(f"a region starts at {start}: no memory is as large")
+            start = build.const(start, dtypes.literal_type(start, None))
+        starts.append(start)
         extents.append(count)
     return Region(view, tuple(starts), tuple(extents), span=view.span)
 
