@@ -541,6 +541,29 @@ def scalars(Y: T.Tensor((8,), "float64"), a: T.float32, b: T.float64, n: T.int64
         Y[7] = max(b, 1.0)
 
 
+@tile.jit
+def own_elements(Y: T.Tensor((8,), "float32")):
+    """Scalar operands and a predicate that read the tile they change."""
+    T.device_entry(launch=T.cuda.LaunchConfig(grid=1, block=1))
+    r = T.alloc_local((2, 1), "float32", layout="default")
+    r[0, 0], r[1, 0] = 2.0, 6.0
+    T.cuda.tile.apply(T.ptx["div.rn.f32"], r, r, r[0, 0])
+    Y[0], Y[1] = r[0, 0], r[1, 0]
+    r[0, 0], r[1, 0] = 2.0, 6.0
+    T.cuda.tile.apply(T.ptx["neg.f32"], r, r, pred=r[0, 0] > 0.5, preserve_dst=True)
+    Y[2], Y[3] = r[0, 0], r[1, 0]
+    T.cuda.tile.apply(T.ptx["fma.rn.f32"], r, r, r[0, 0] * 2.0, r[1, 0])
+    Y[4], Y[5] = r[0, 0], r[1, 0]
+    T.cuda.tile.ewise(lambda a, b: a + b, r.view(2), r.view(2), r[0, 0])
+    Y[6], Y[7] = r[0, 0], r[1, 0]
+
+
+def test_a_scalar_operand_is_the_same_for_every_repeat(device: str) -> None:
+    out = torch.zeros(8, device=device)
+    own_elements(out)
+    assert host(out).tolist() == [1, 3, -2, -6, 2, 18, 4, 20]
+
+
 @pytest.mark.parametrize(
     ("a", "b", "n", "flag"), [(1.5, 2.25, 2**40 + 5, True), (-2.75, math.pi, -11, False)]
 )
@@ -558,3 +581,34 @@ def test_scalars(device: str, a: float, b: float, n: int, flag: bool) -> None:
         int(a),
         max(b, 1.0),
     ]
+
+
+@tile.jit
+def around(
+    X: T.Tensor((64,), "float32"), Y: T.Tensor((2, 32), "float32"), i: T.int32, j: T.int32
+):
+    """Offsets with constants in them: lane + 32, and a sum that wraps around to a place in X."""
+    T.device_entry(launch=T.cuda.LaunchConfig(grid=1, block=32))
+    lane = T.cuda.lane_id()
+    r = T.alloc_local((1,), "float32", layout="default")
+    T.cuda.tile.apply(T.ptx["ld.global.b32"], r, X.sub[lane + 32 : lane + 33])
+    Y[0, lane] = r[0]
+    k = i + j + 2
+    if 0 <= k and k < 64:
+        T.cuda.tile.apply(T.ptx["ld.global.b32"], r, X.sub[k : k + 1])
+    Y[1, lane] = r[0]
+
+
+@pytest.mark.parametrize(("i", "j"), [(2**31 - 1, 2**31 - 1), (5, -3), (-(2**31), -(2**31))])
+def test_a_constant_leaves_an_offset_only_where_nothing_wraps(device: str, i: int, j: int) -> None:
+    x = torch.arange(64, dtype=torch.float32, device=device)
+    y = torch.zeros(2, 32, device=device)
+    around(x, y, i, j)
+    assert host(y)[0].tolist() == list(range(32, 64))
+    assert set(host(y)[1].tolist()) == {float((i + j + 2) % 2**32)}
+    loads = [
+        line
+        for line in around.compile(x.cpu(), y.cpu(), i, j, target="sm_90a").asm["cuda"].splitlines()
+        if "ld.global.b32" in line
+    ]
+    assert [("+128]" in line, "+8]" in line) for line in loads] == [(True, False), (False, False)]

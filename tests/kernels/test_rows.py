@@ -84,6 +84,36 @@ def test_layer_norm_of_a_large_mean_keeps_its_digits(device: str) -> None:
     assert relative_error(norm.layer_norm(x), expected) < 2e-3
 
 
+@pytest.mark.parametrize("width", [1, 7, 33, 1000, 1024, 4096, 5000])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_layer_norm_of_constant_rows_is_zero(device: str, dtype: torch.dtype, width: int) -> None:
+    constants = torch.tensor([[0.1], [1.0], [3.3], [1e4], [-77.7]])
+    x = constants.expand(5, width).contiguous().to(dtype).to(device)
+    assert (norm.layer_norm(x) == 0).all()
+
+
+@pytest.mark.parametrize("width", [40, 64, 1000, 1024, 5000])
+@pytest.mark.parametrize("special", [float("inf"), float("-inf"), float("nan")])
+def test_norms_of_rows_with_infinity_or_nan(device: str, special: float, width: int) -> None:
+    x = random_rows(width, width, torch.float32, device)[:12].clone()
+    for row, column in enumerate(
+        [0, 1, 7, 8, 31, width // 2, width // 2 + 1, width - 9, width - 8, width - 2, width - 1]
+    ):
+        x[row, column] = special
+    for ours, theirs in (
+        (norm.layer_norm(x), torch.nn.functional.layer_norm(x, (width,))),
+        (norm.rms_norm(x), torch.nn.functional.rms_norm(x, (width,), eps=1e-6)),
+    ):
+        assert torch.equal(ours.isnan(), theirs.isnan())
+        assert torch.allclose(ours, theirs, atol=1e-4, equal_nan=True)
+
+
+def test_layer_norm_of_squares_beyond_float32(device: str) -> None:
+    """The variance is infinite, as torch's is: the result is zero."""
+    x = torch.tensor([[1e20, -2e20, 5e19]] * 2 + [[3e38, -3e38, 1.0]], device=device)[:2]
+    assert torch.equal(norm.layer_norm(x), torch.zeros_like(x))
+
+
 def test_softmax_special_rows(device: str) -> None:
     inf = float("inf")
     x = torch.tensor(
@@ -112,6 +142,56 @@ def test_a_result_in_the_input_is_refused(device: str) -> None:
         with pytest.raises(ValueError, match="share memory"):
             softmax.softmax(x[: out.shape[0]], out)
     softmax.softmax(x[:3], x[3:])
+
+
+def test_results_between_and_beside_the_rows_of_the_input(device: str) -> None:
+    both = random_rows(8, 64, torch.float32, device)
+    for x, out in (
+        (both[::2], both[1::2]),
+        (both[:, :32], both[:, 32:]),
+        (both[:, 32:], both[:, :32]),
+    ):
+        expected = torch.softmax(x.double(), -1)
+        assert relative_error(softmax.softmax(x, out), expected) < 3e-6
+    for x, out in (
+        (both[:, :33], both[:, 31:]),
+        (both[:, 31:], both[:, :33]),
+        (both[:-1], both[1:]),
+    ):
+        with pytest.raises(ValueError, match="share memory with the input"):
+            softmax.softmax(x, out)
+
+
+def test_what_is_no_matrix_of_floats_is_refused(device: str) -> None:
+    x = random_rows(4, 64, torch.float32, device)
+    w = random_rows(2, 64, torch.float32, device)
+    for call, message in (
+        (lambda: softmax.softmax(x[0]), "a matrix"),
+        (lambda: softmax.softmax(x.long()), "expected float32, float16 or bfloat16, got torch.int64"),
+        (lambda: softmax.softmax(x.double()), "got torch.float64"),
+        (lambda: softmax.softmax(x, x.half()), "out is torch.float16"),
+        (lambda: softmax.softmax(x, x[:2].clone()), "out is torch.float32 of shape"),
+        (lambda: softmax.softmax(x[:, ::2]), "lie 2 apart"),
+        (lambda: norm.rms_norm(x, w[0].half()), "weight or bias is torch.float16"),
+        (lambda: norm.rms_norm(x, w[0, :32]), "weight or bias is torch.float32 of shape"),
+        (lambda: norm.layer_norm(x, w[0], w.view(-1)[::2]), "lie 2 apart"),
+        (lambda: norm.rms_norm(x, w[0], out=w.view(-1)[:128].view(2, 64)[:1].expand(4, 64)), "share"),
+        (lambda: add.add(x[0], x[0].half()), "one dtype and length"),
+        (lambda: add.add(x[0], x[0], torch.empty(64, dtype=torch.int32, device=device)), "one dtype"),
+        (lambda: add.add(x[0], x[0, :32]), "one dtype and length"),
+        (lambda: add.add(x, x), "vectors"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=message):
+            call()
+
+
+def test_one_variant_serves_any_number_of_rows(device: str) -> None:
+    variants = set()
+    for height in (2, 3, 100):
+        x = random_rows(height, 48, torch.float32, device)
+        assert relative_error(softmax.softmax(x), torch.softmax(x.double(), -1)) < 3e-6
+        variants.add(id(softmax.softmax_rows.latest))
+    assert len(variants) == 1
 
 
 def test_empty_matrices(device: str) -> None:
@@ -146,8 +226,10 @@ def test_a_plan_covers_the_row_once(
     assert plan.shared_chunks * plan.vector_bytes * plan.threads <= limit
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("width", [33, 1000, 1024, 4096, 16384, 32768, 65536, 131072, 262144])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    "width", [33, 1000, 1024, 4096, 16384, 32768, 65536, 65537, 131072, 262144]
+)
 def test_no_register_of_a_row_kernel_spills(width: int, dtype: torch.dtype) -> None:
     x, y = torch.empty(4, width, dtype=dtype), torch.empty(4, width, dtype=dtype)
     w = torch.empty(width, dtype=dtype)

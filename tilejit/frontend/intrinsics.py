@@ -396,8 +396,13 @@ def _scope(lw: Lowering, scope: Any) -> Any:
 
 
 def _tile_operand(lw: Lowering, value: Any, index: int, count: int, forms: tuple[Form, ...]) -> Any:
-    if isinstance(value, ir.View | ir.Region) or is_scalar(value):
+    """A scalar that is read is the same for every repeat: one that a repeat could change (an element
+    of the destination) becomes a variable."""
+    if isinstance(value, ir.View | ir.Region):
         return value
+    if is_scalar(value):
+        written = any("w" in spec.direction for spec in _specs(forms, index, count))
+        return value if written else lw.keep(value, "scalar")
     if is_number(value):
         return typed_literal(lw, value, _specs(forms, index, count))
     if value is None:
@@ -447,7 +452,7 @@ def _literal_dtype(value: Any, spec: OperandSpec) -> DType | None:
 def _parameter(lw: Lowering, name: str, value: Any) -> Any:
     """A keyword's value: an expression, or a static value in the IR's terms."""
     if is_runtime(value):
-        return value
+        return lw.keep(value, name)
     if isinstance(value, bool | int | float):
         return operators.typed(lw, value)
     if isinstance(value, str):
@@ -478,6 +483,7 @@ def _ewise(lw: Lowering, function: Any, dst: Any, *inputs: Any, scope: Any) -> N
     if not isinstance(dst, ir.View | ir.Region):
         lw.refuse("operand", f"ewise writes a register tile, got {describe(dst)}")
     body, operands = scalar_function.lower(lw, function, dst, list(inputs))
+    operands = [lw.keep(o, "scalar") if is_scalar(o) else o for o in operands]
     args = (body, ir.Tuple(_with_spans(lw, (dst, *operands))))
     attrs = ir.ScopeAttrs(_scope(lw, scope))
     call = ir.Call("tile.ewise", args, attrs=attrs, span=lw.here())

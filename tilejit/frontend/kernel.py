@@ -60,11 +60,13 @@ class Kernel:
         return self.source.function
 
 
-def parse(fn: Callable[..., Any], source: str | None = None) -> Kernel:
+def parse(fn: Callable[..., Any], source: str | None = None, *, plain: bool = False) -> Kernel:
     """Read ``fn``'s source and parameters.
 
-    ``source``: the text of a function that Python keeps no text of. Raises ``SyntaxUnsupported``
-    when the source cannot be found or a parameter list or annotation cannot be used.
+    ``source``: the text of a function that Python keeps no text of. ``plain``: an ordinary Python
+    function that a kernel calls, whose annotations may be Python's own and then mean nothing here.
+    Raises ``SyntaxUnsupported`` when the source cannot be found or a parameter list or annotation
+    cannot be used.
     """
     function = inspect.unwrap(fn)
     if isinstance(function, types.MethodType):
@@ -76,11 +78,11 @@ def parse(fn: Callable[..., Any], source: str | None = None) -> Kernel:
             f"a kernel is a Python function (def or lambda), got {type(fn).__name__}",
         )
     text = read(function, source)
-    returns = _returns(text)
-    return Kernel(function.__name__, _params(text), text, text.head(), returns)
+    returns = _returns(text, plain)
+    return Kernel(function.__name__, _params(text, plain), text, text.head(), returns)
 
 
-def _returns(source: Source) -> DType | None:
+def _returns(source: Source, plain: bool) -> DType | None:
     """The return annotation; generators and coroutines are refused on the way."""
     code = source.function.__code__
     if code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
@@ -92,7 +94,9 @@ def _returns(source: Source) -> DType | None:
         )
     node = source.node
     if isinstance(node, ast.FunctionDef) and node.returns is not None:
-        returned = _resolve(node.returns, source)
+        returned = _plain(node.returns, source) if plain else _resolve(node.returns, source)
+        if plain and not isinstance(returned, DType):
+            return None
         if returned is not None and not isinstance(returned, DType):
             raise fault(
                 SyntaxUnsupported,
@@ -105,7 +109,7 @@ def _returns(source: Source) -> DType | None:
     return None
 
 
-def _params(source: Source) -> tuple[ParamSpec, ...]:
+def _params(source: Source, plain: bool) -> tuple[ParamSpec, ...]:
     arguments = source.node.args
     for star, what in ((arguments.vararg, "*args"), (arguments.kwarg, "**kwargs")):
         if star is not None:
@@ -118,7 +122,7 @@ def _params(source: Source) -> tuple[ParamSpec, ...]:
             )
     nodes = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
     defaults = _defaults(source)
-    return tuple(_param(node, source, defaults) for node in nodes)
+    return tuple(_param(node, source, defaults, plain) for node in nodes)
 
 
 def _defaults(source: Source) -> dict[str, Any]:
@@ -127,8 +131,10 @@ def _defaults(source: Source) -> dict[str, Any]:
     return {n: p.default for n, p in signature.parameters.items() if p.default is not empty}
 
 
-def _param(node: ast.arg, source: Source, defaults: dict[str, Any]) -> ParamSpec:
-    annotation = None if node.annotation is None else _resolve(node.annotation, source)
+def _param(node: ast.arg, source: Source, defaults: dict[str, Any], plain: bool) -> ParamSpec:
+    annotation = None
+    if node.annotation is not None:
+        annotation = (_plain if plain else _resolve)(node.annotation, source)
     kind: ParamKind
     if annotation is None:
         kind = "any"
@@ -140,6 +146,8 @@ def _param(node: ast.arg, source: Source, defaults: dict[str, Any]) -> ParamSpec
         kind = "constexpr"
     elif annotation is Tensor:
         annotation, kind = Tensor(), "tensor"
+    elif plain:
+        annotation, kind = None, "any"
     else:
         assert node.annotation is not None
         raise fault(
@@ -154,6 +162,14 @@ def _param(node: ast.arg, source: Source, defaults: dict[str, Any]) -> ParamSpec
     return ParamSpec(
         node.arg, kind, annotation, defaults.get(node.arg), has_default, source.span(node)
     )
+
+
+def _plain(node: ast.expr, source: Source) -> Any:
+    """An annotation of an ordinary function, None where it cannot be evaluated."""
+    try:
+        return _resolve(node, source)
+    except SyntaxUnsupported:
+        return None
 
 
 def _resolve(node: ast.expr, source: Source) -> Any:

@@ -56,11 +56,17 @@ _OPCODES = {
 
 
 def add(a, b, out=None):
-    """``a + b`` for contiguous 1-D float32, float16 or bfloat16 tensors of one length."""
+    """``a + b`` for 1-D float32, float16 or bfloat16 tensors of one length and dtype."""
     import torch
 
     if out is None:
         out = torch.empty_like(a)
+    for other in (b, out):
+        if a.ndim != 1 or other.shape != a.shape or other.dtype != a.dtype:
+            raise ValueError(
+                f"expected vectors of one dtype and length, got {a.dtype} {tuple(a.shape)} and "
+                f"{other.dtype} {tuple(other.shape)}"
+            )
     if a.numel() == 0:
         return out
     bytes_ = a.numel() * a.element_size()

@@ -3,8 +3,9 @@
 Numerics: everything is float32 until the final rounding. LayerNorm reads the row once: each thread
 sums differences from the mean of its own first vector, and their squares. That vector is one of the
 thread's ``n``, so its distance from the thread's mean is at most ``sqrt(n)`` standard deviations and
-the subtraction of the two sums loses at most a factor ``n``, whatever the data. Threads and warps
-are merged pairwise (Chan, Golub, LeVeque). The order is fixed: results do not depend on timing.
+the subtraction of the two sums loses at most a factor ``n``, whatever the data. The lanes of a warp
+and then the warps are merged likewise, relative to the first one's mean, which loses at most a factor
+of how many they are. The order is fixed: results do not depend on timing.
 """
 
 from __future__ import annotations
@@ -13,16 +14,36 @@ from tilejit import T, jit
 from tilejit.kernels import rows
 from tilejit.lib import reduce
 
-PARAMETER_LOAD = "ld.global.nc.L1::evict_last."
-"""Every row of an SM reads the weight and the bias, and nothing else stays in L1."""
+INFINITY = float("inf")
+
+PARAMETER_L1_BYTES = 128 * 1024
+"""Every row of an SM reads the weight and the bias: as much of them as this is kept in L1."""
+
+
+def parameter_load(chunk: int, plan: rows.RowPlan) -> str:
+    """The opcode that loads chunk ``chunk`` of a weight or bias."""
+    end_bytes = 2 * (chunk + 1) * plan.threads_per_row * plan.vector_bytes
+    priority = "evict_last" if end_bytes <= PARAMETER_L1_BYTES else "no_allocate"
+    return f"ld.global.nc.L1::{priority}.{plan.suffix}"
 
 
 @jit
-def request(words, parameter, c, t, plan: T.constexpr):
+def request(words, parameter, c: T.constexpr, t, plan: T.constexpr):
     """Issue the load of the full chunk ``c`` of a (N,) weight or bias, if there is one."""
     if parameter is not None:
         T.cuda.tile.apply(
-            T.ptx[PARAMETER_LOAD + plan.suffix],
+            T.ptx[parameter_load(c, plan)],
+            words.view(plan.word),
+            parameter.sub[c * plan.threads_per_row + t, :],
+        )
+
+
+@jit
+def request_streamed(words, parameter, c, t, plan: T.constexpr):
+    """The same in a loop over the chunks that are in no fast memory."""
+    if parameter is not None:
+        T.cuda.tile.apply(
+            T.ptx[rows.LOAD + plan.suffix],
             words.view(plan.word),
             parameter.sub[c * plan.threads_per_row + t, :],
         )
@@ -71,31 +92,61 @@ def elements_of(first, width, plan: T.constexpr):
 
 
 @jit
-def combine_moments(mean, m2, t, N, sums, squares, plan: T.constexpr):
+def add_lanes(a, b, width: T.constexpr):
+    """The sums of ``a`` and of ``b`` over aligned groups of ``width`` lanes, side by side."""
+    offset = width // 2
+    for _ in T.unroll(width.bit_length() - 1):
+        a, b = a + T.cuda.shfl_xor(a, offset), b + T.cuda.shfl_xor(b, offset)
+        offset = offset // 2
+    return a, b
+
+
+@jit
+def merge(mean, m2, count, reference, total, width: T.constexpr):
+    """(mean, sum of squared differences) of ``width`` lanes' ``total`` elements from every lane's
+    own; ``reference`` is one of the means."""
+    difference = mean - reference
+    weighted = difference * count
+    first, second = add_lanes(weighted, m2 + difference * weighted, width)
+    drift = first / max(total, 1.0)
+    return reference + drift, centred(second, first, drift)
+
+
+@jit
+def centred(squares, total, drift):
+    """``squares`` less what ``total`` = n · ``drift`` adds to them. NaN stays NaN, and squares beyond
+    float32 stay infinite."""
+    return T.if_then_else(squares < INFINITY, max(squares - total * drift, 0.0), squares)
+
+
+@jit
+def combine_moments(mean, m2, t, means, squares, plan: T.constexpr):
     """(mean, sum of squared differences) of the row from every thread's own: one exchange."""
     width = min(32, plan.threads_per_row)
-    count = elements_of(t, 1, plan)
-    warp_count = elements_of(t // width * width, width, plan)
-    warp_sum = reduce.lanes(mean * count, reduce.add, width)
-    difference = mean - warp_sum / max(warp_count, 1.0)
-    warp_m2 = reduce.lanes(m2 + difference * difference * count, reduce.add, width)
-    if plan.threads_per_row <= 32:
-        return warp_sum * (1.0 / N), warp_m2
-    warps = plan.threads_per_row // 32
     lane = T.cuda.lane_id()
+    leader = T.cuda.shfl_idx(mean, lane // width * width)
+    start = t // width * width
+    mean, m2 = merge(
+        mean, m2, elements_of(t, 1, plan), leader, elements_of(start, width, plan), width
+    )
+    if plan.threads_per_row <= 32:
+        return mean, m2
+    warps = plan.threads_per_row // 32
     warp = T.cuda.warp_id()
     if lane == 0:
-        sums[warp] = warp_sum
-        squares[warp] = warp_m2
+        means[warp] = mean
+        squares[warp] = m2
     T.cuda.cta_sync()
+    first = warp // warps * warps
     other = lane % warps
-    mine = warp // warps * warps + other
-    other_sum = sums[mine]
-    other_count = elements_of(other * 32, 32, plan)
-    row_mean = reduce.lanes(other_sum, reduce.add, warps) * (1.0 / N)
-    difference = other_sum / max(other_count, 1.0) - row_mean
-    row_m2 = squares[mine] + difference * difference * other_count
-    return row_mean, reduce.lanes(row_m2, reduce.add, warps)
+    return merge(
+        means[first + other],
+        squares[first + other],
+        elements_of(other * 32, 32, plan),
+        means[first],
+        elements_of(0, plan.threads_per_row, plan),
+        warps,
+    )
 
 
 @jit
@@ -115,7 +166,7 @@ def sum_of_squares(x, parts):
 
 
 @jit
-def moments_of_registers(x, t, N, sums, squares, centered: T.constexpr, plan: T.constexpr):
+def moments_of_registers(x, t, means, squares, centered: T.constexpr, plan: T.constexpr):
     """(what is to be subtracted from ``x`` for the differences from the mean, the sum of their
     squares) of a row whose values are all in ``x``; where ``centered``, each thread's own mean is
     subtracted already."""
@@ -127,7 +178,7 @@ def moments_of_registers(x, t, N, sums, squares, centered: T.constexpr, plan: T.
     own_mean = rows.fold(T.ptx["add.rn.f32"], x, parts) * (1.0 / count)
     T.cuda.tile.apply(T.ptx["sub.rn.f32"], x, x, own_mean)
     square = sum_of_squares(x, parts)
-    mean, square = combine_moments(own_mean, square, t, N, sums, squares, plan)
+    mean, square = combine_moments(own_mean, square, t, means, squares, plan)
     return mean - own_mean, square
 
 
@@ -141,8 +192,7 @@ def moments_in_chunks(
     q,
     source,
     t,
-    N,
-    sums,
+    means,
     squares,
     centered: T.constexpr,
     plan: T.constexpr,
@@ -172,8 +222,7 @@ def moments_in_chunks(
         return T.float32(0.0), reduce.threads(square, reduce.add, squares, plan.threads_per_row)
     total = rows.fold(T.ptx["add.rn.f32"], p, p)
     drift = total / max(elements_of(t, 1, plan), 1.0)
-    square = max(square - total * drift, 0.0)
-    return combine_moments(shift + drift, square, t, N, sums, squares, plan)
+    return combine_moments(shift + drift, centred(square, total, drift), t, means, squares, plan)
 
 
 @jit
@@ -186,8 +235,8 @@ def first_mean(x, q):
 
 @jit
 def norm_rows(
-    X: T.Tensor(("M", "N")),
-    Y: T.Tensor(("M", "N")),
+    X: T.Tensor((T.dynamic("M"), "N")),
+    Y: T.Tensor((T.dynamic("M"), "N")),
     W: T.Tensor(("N",)) | None,
     B: T.Tensor(("N",)) | None,
     eps: T.float32,
@@ -206,7 +255,7 @@ def norm_rows(
     bias = None if B is None else rows.vectors(B, plan)
 
     warps = (plan.threads + 31) // 32
-    sums = T.alloc_shared((warps,), "float32", layout="default")
+    means = T.alloc_shared((warps,), "float32", layout="default")
     squares = T.alloc_shared((warps,), "float32", layout="default")
     staged = None
     if plan.shared_chunks > 0:
@@ -230,13 +279,14 @@ def norm_rows(
         count = plan.register_chunks * plan.vector_elems
         wide = T.alloc_local((count, 1), "float32", layout="default")
         rows.widen(kept.view(count), wide)
-        mean, square = moments_of_registers(wide, t, N, sums, squares, centered, plan)
+        mean, square = moments_of_registers(wide, t, means, squares, centered, plan)
     else:
         mean, square = moments_in_chunks(
-            kept, batch, staged, x, p, q, source, t, N, sums, squares, centered, plan
+            kept, batch, staged, x, p, q, source, t, means, squares, centered, plan
         )
     scale = T.rsqrt(square * (1.0 / N) + eps)
-    offset = -(mean * scale) if centered else None
+    # A constant row gives zero: its mean is subtracted from values, never from products.
+    offset = -(mean * scale) if centered and plan.whole else None
 
     for c in T.unroll(plan.resident_chunks):
         now, after = c % 2, (c + 1) % 2
@@ -247,6 +297,8 @@ def norm_rows(
             x = wide.sub[c * plan.vector_elems : (c + 1) * plan.vector_elems]
         else:
             rows.fetch(x, c, kept, batch, staged, source, t, False, plan)
+            if centered:
+                T.cuda.tile.apply(T.ptx["sub.rn.f32"], x, x, mean)
         scale_and_shift(
             x, p, q, weights.sub[now, :], biases.sub[now, :], scale, offset, weight, bias
         )
@@ -254,9 +306,11 @@ def norm_rows(
     for c in range(plan.resident_chunks, plan.first_odd_chunk, plan.batch):
         rows.load(batch, source, c, t, plan)
         for k in T.unroll(plan.batch):
-            request(weights.sub[0, :], weight, c + k, t, plan)
-            request(biases.sub[0, :], bias, c + k, t, plan)
+            request_streamed(weights.sub[0, :], weight, c + k, t, plan)
+            request_streamed(biases.sub[0, :], bias, c + k, t, plan)
             rows.widen(batch.sub[k, :], x)
+            if centered:
+                T.cuda.tile.apply(T.ptx["sub.rn.f32"], x, x, mean)
             scale_and_shift(
                 x, p, q, weights.sub[0, :], biases.sub[0, :], scale, offset, weight, bias
             )
@@ -270,6 +324,8 @@ def norm_rows(
                 request_tail(weights.sub[0, :], weight, t, plan)
                 request_tail(biases.sub[0, :], bias, t, plan)
             rows.fetch(x, c, kept, batch, staged, source, t, False, plan)
+            if centered:
+                T.cuda.tile.apply(T.ptx["sub.rn.f32"], x, x, mean)
             scale_and_shift(
                 x, p, q, weights.sub[0, :], biases.sub[0, :], scale, offset, weight, bias
             )
@@ -292,8 +348,7 @@ def _norm(x, weight, bias, eps, out, *, centered):
 
     if out is None:
         out = torch.empty_like(x)
-    parameters = [p.view(1, -1) for p in (weight, bias) if p is not None]
-    plan = rows.plan_for("layer_norm" if centered else "rms_norm", x, out, *parameters)
+    plan = rows.plan_for("layer_norm" if centered else "rms_norm", x, out, weight, bias)
     if plan is not None:
         norm_rows(x, out, weight, bias, eps, centered, plan)
     return out

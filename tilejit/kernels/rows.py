@@ -21,6 +21,9 @@ SHARED_BYTES_ONE_CTA = 200 * 1024
 SHARED_BYTES_TWO_CTAS = 112 * 1024
 """Shared memory a CTA takes for its row, with one or more CTAs on an SM of 227 KiB."""
 
+MAX_SHARED_CHUNKS = 32
+"""Written out one by one: more of them cost registers, which only rows of odd alignment would want."""
+
 LOAD = "ld.global.nc.L1::no_allocate."
 STORE = "st.global.L1::no_allocate."
 """Rows are read and written once: L1 is left to the weights."""
@@ -35,7 +38,7 @@ _SHAPES: dict[Kernel, tuple[tuple[float, int, int, int, int], ...]] = {
     "softmax": (
         (16, 8, 2, 8, 4), (32, 16, 2, 8, 4), (64, 32, 2, 8, 4), (128, 64, 2, 10, 4),
         (512, 128, 4, 8, 4), (1024, 256, 4, 4, 4), (2048, 1024, 2, 2, 4), (4096, 512, 4, 2, 2),
-        (8192, 512, 6, 2, 2), (inf, 1024, 4, 1, 2),
+        (8192, 512, 5, 2, 2), (inf, 1024, 3, 1, 2),
     ),
     "rms_norm": (
         (16, 8, 2, 8, 4), (32, 16, 2, 8, 4), (64, 32, 2, 8, 4), (128, 64, 2, 10, 4),
@@ -44,10 +47,15 @@ _SHAPES: dict[Kernel, tuple[tuple[float, int, int, int, int], ...]] = {
     ),
     "layer_norm": (
         (16, 8, 2, 8, 4), (32, 8, 4, 6, 4), (64, 16, 4, 6, 4), (128, 32, 4, 6, 4),
-        (512, 128, 4, 6, 4), (1024, 256, 4, 3, 4), (2048, 256, 8, 2, 4), (4096, 512, 2, 2, 2),
-        (8192, 1024, 3, 1, 2), (inf, 1024, 1, 1, 1),
+        (512, 128, 4, 6, 4), (1024, 256, 4, 3, 4), (2048, 256, 6, 2, 4), (4096, 512, 2, 2, 2),
+        (8192, 1024, 2, 1, 1), (inf, 512, 4, 1, 4),
     ),
 }  # fmt: skip
+
+# The softmax of float32 spills where that of bfloat16 just fits.
+_SHAPES_OF_WORDS = _SHAPES | {
+    "softmax": (*_SHAPES["softmax"][:-2], (8192, 1024, 2, 1, 2), _SHAPES["softmax"][-1])
+}
 
 
 @dataclass(frozen=True)
@@ -74,7 +82,7 @@ class RowPlan:
 
     def grid(self, rows: int) -> int:
         """CTAs for a matrix of ``rows`` rows."""
-        return -(-rows // self.rows_per_cta)
+        return rows if self.rows_per_cta == 1 else -(-rows // self.rows_per_cta)
 
     @property
     def chunks(self) -> int:
@@ -136,8 +144,9 @@ def plan_rows(
         vector_elems //= 2
     vectors = row_elems // vector_elems
     vector_bytes = vector_elems * elem_bytes
+    shapes = _SHAPES_OF_WORDS if elem_bytes == 4 else _SHAPES
     threads, register_chunks, min_blocks, batch = next(
-        shape[1:] for shape in _SHAPES[kernel] if vectors <= shape[0]
+        shape[1:] for shape in shapes[kernel] if vectors <= shape[0]
     )
     full, tail = divmod(vectors, threads)
     chunks = full + (tail > 0)
@@ -145,7 +154,9 @@ def plan_rows(
     rows_per_cta = max(1, 128 // threads)
     shared_bytes = SHARED_BYTES_TWO_CTAS if min_blocks > 1 else SHARED_BYTES_ONE_CTA
     shared_chunks = min(
-        chunks - register_chunks, shared_bytes // (vector_bytes * threads * rows_per_cta)
+        chunks - register_chunks,
+        shared_bytes // (vector_bytes * threads * rows_per_cta),
+        MAX_SHARED_CHUNKS,
     )
     return RowPlan(
         elem_bytes, vector_elems, threads, rows_per_cta, full, tail, register_chunks,
@@ -239,10 +250,14 @@ def locate(X, Y, plan: T.constexpr):
     """
     M, _ = X.shape
     thread = T.cuda.thread_idx("x")
-    row = T.cuda.block_idx("x") * plan.rows_per_cta + thread // plan.threads_per_row
-    inside = min(row, M - 1)
-    source, target = vectors(X.sub[inside, :], plan), vectors(Y.sub[inside, :], plan)
-    return thread % plan.threads_per_row, row < M, source, target
+    row = T.cuda.block_idx("x")
+    exists = row < M  # always, of one row per CTA; but stores without a guard take more registers
+    if plan.rows_per_cta > 1:
+        wanted = T.cast(row, "int64") * plan.rows_per_cta + thread // plan.threads_per_row
+        exists = wanted < M
+        row = min(wanted, M - 1)
+    source, target = vectors(X.sub[row, :], plan), vectors(Y.sub[row, :], plan)
+    return thread % plan.threads_per_row, exists, source, target
 
 
 @jit
@@ -348,25 +363,53 @@ def put(x, c: T.constexpr, words, row, t, valid, plan: T.constexpr):
 
 
 def plan_for(kernel: Kernel, source, target, *parameters) -> RowPlan | None:
-    """The plan that suits all the (M, N) tensors: the weakest alignment decides the vector width.
-    None when there is nothing to do (an empty tensor). ``ValueError`` when ``target`` shares memory
-    with ``source``: rows are read through the read-only path."""
-    if source.device.type != "meta" and _overlap(source, target):
-        raise ValueError("the result may not share memory with the input")
+    """The plan that suits all the tensors: the weakest alignment decides the vector width.
+
+    ``source`` and ``target`` are (M, N), ``parameters`` (N,) or None. None when there is nothing to
+    do (an empty tensor). ``ValueError`` for other shapes and dtypes, and when ``target`` shares memory
+    with another: all are read through the read-only path.
+    """
+    if source.ndim != 2:
+        raise ValueError(f"expected a matrix (M, N), got shape {tuple(source.shape)}")
     rows, row_elems = source.shape
+    elem_bytes = source.element_size()
+    if not source.is_floating_point() or elem_bytes not in (2, 4):
+        raise ValueError(f"expected float32, float16 or bfloat16, got {source.dtype}")
+    _alike("out", target, source, (rows, row_elems))
+    addresses = 16 | source.data_ptr() | target.data_ptr()
+    if rows > 1:
+        addresses |= (source.stride(0) | target.stride(0)) * elem_bytes
+    _apart("the input", source, target)
+    for parameter in parameters:
+        if parameter is not None:
+            _alike("the weight or bias", parameter, source, (row_elems,))
+            _apart("the weight or bias", parameter, target)
+            addresses |= parameter.data_ptr()
     if rows == 0 or row_elems == 0:
         return None
-    elem_bytes = source.element_size()
-    addresses = 16
-    for tensor in (source, target, *parameters):
-        addresses |= tensor.data_ptr()
-        if rows > 1:
-            addresses |= tensor.stride(0) * elem_bytes
     return _plan_cached(row_elems, elem_bytes, addresses & -addresses, kernel)
 
 
+def _alike(what: str, tensor, source, shape: tuple[int, ...]) -> None:
+    """Refuse a tensor that does not go with ``source``."""
+    if tensor.shape != shape or tensor.dtype != source.dtype:
+        raise ValueError(
+            f"{what} is {tensor.dtype} of shape {tuple(tensor.shape)}, expected {source.dtype} of "
+            f"shape {shape}"
+        )
+    for t in (tensor, source):
+        if t.shape[-1] > 1 and t.stride(-1) != 1:
+            raise ValueError(f"the elements of a row lie {t.stride(-1)} apart; call .contiguous()")
+
+
+def _apart(what: str, a, b) -> None:
+    if a.device.type != "meta" and _overlap(a, b):
+        raise ValueError(f"the result may not share memory with {what}")
+
+
 def _overlap(a, b) -> bool:
-    """Whether the address ranges of two strided tensors meet."""
+    """Whether elements of two tensors of unit-stride rows meet, exactly where their rows have one
+    pitch, else as address ranges."""
     if a.numel() == 0 or b.numel() == 0:
         return False
 
@@ -374,7 +417,14 @@ def _overlap(a, b) -> bool:
         last = sum((n - 1) * s for n, s in zip(t.shape, t.stride()))
         return t.data_ptr() + (last + 1) * t.element_size()
 
-    return a.data_ptr() < end(b) and b.data_ptr() < end(a)
+    if a.data_ptr() >= end(b) or b.data_ptr() >= end(a):
+        return False
+    if a.ndim != 2 or b.ndim != 2 or a.stride(0) != b.stride(0):
+        return True
+    pitch = a.stride(0) * a.element_size()
+    width = a.shape[1] * a.element_size()
+    apart = (b.data_ptr() - a.data_ptr()) % pitch if pitch else 0
+    return apart < width or apart + width > pitch
 
 
 _plan_cached = lru_cache(maxsize=None)(plan_rows)

@@ -55,8 +55,8 @@ def combine(top, total, tops, sums, plan: T.constexpr):
 
 @jit
 def softmax_rows(
-    X: T.Tensor(("M", "N")),
-    Y: T.Tensor(("M", "N")),
+    X: T.Tensor((T.dynamic("M"), "N")),
+    Y: T.Tensor((T.dynamic("M"), "N")),
     plan: T.constexpr,
 ):
     M, N = X.shape

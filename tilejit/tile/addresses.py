@@ -18,6 +18,7 @@ from tilejit import dtypes
 from tilejit.dtypes import DType
 from tilejit.errors import InternalError, fault
 from tilejit.ir import build, nodes
+from tilejit.ir.linear import Terms, linear
 from tilejit.layout import MEMORY_AXIS, ComposeLayout, Iter
 from tilejit.tile.affine import IntArray
 from tilejit.tile.call import TileCall
@@ -91,7 +92,8 @@ def _constant_difference(laid: Walk, first: int, second: int) -> int | None:
 
 
 def _bind(call: TileCall, laid: Walk, repeat: int, lets: list[Let]) -> tuple[nodes.Expr, int]:
-    """(base pointer, immediate) of a repeat; adds the step that computes the base."""
+    """(base pointer, immediate) of a repeat; adds the step that computes the base. What is constant
+    of the offset goes into the immediate, so that calls on parts of one buffer share a base."""
     operand = laid.operand
     type_ = nodes.PointerType(operand.space)
     offset = offset_bytes(call, laid, repeat)
@@ -99,9 +101,29 @@ def _bind(call: TileCall, laid: Walk, repeat: int, lets: list[Let]) -> tuple[nod
     if known is not None:
         zero = build.const(0, build.dtype_of(offset))
         return nodes.Address(operand.view.buffer, zero, type_, span=operand.span), known
+    varying, immediate = _split(call, offset)
     var = nodes.Var(call.names.fresh(operand.view.buffer.name), type_, span=operand.span)
-    lets.append(Let(var, nodes.Address(operand.view.buffer, offset, type_, span=operand.span)))
-    return var, 0
+    lets.append(Let(var, nodes.Address(operand.view.buffer, varying, type_, span=operand.span)))
+    return var, immediate
+
+
+def _split(call: TileCall, offset: nodes.Expr) -> tuple[nodes.Expr, int]:
+    """``offset`` as (expression, constant). Where an addition might wrap, ``offset`` and 0."""
+    terms, constant = linear(offset)
+    if abs(constant) >= IMMEDIATE_LIMIT_BYTES:
+        return offset, 0
+    varying = _total(terms, 0, build.dtype_of(offset))
+    apart = call.evaluator.integer(offset) - call.evaluator.integer(varying)
+    return (varying, constant) if apart.constant == constant else (offset, 0)
+
+
+def _total(terms: Terms, constant: int, dtype: DType) -> nodes.Expr:
+    """The expression of a linear form in ``dtype``."""
+    result: nodes.Expr = build.const(constant, dtype)
+    for term, factor in terms.items():
+        part = build.mul(build.cast(term, dtype), build.const(factor, dtype))
+        result = build.add(result, part)
+    return result
 
 
 def offset_bytes(call: TileCall, laid: Walk, repeat: int) -> nodes.Expr:
@@ -247,6 +269,10 @@ class _Terms:
         return build.const(value, self.dtype)
 
     def _as(self, expr: nodes.Expr) -> nodes.Expr:
+        """``expr`` in the type of the arithmetic. A narrowing goes to the terms, which is the same
+        modulo 2**bits, so that the constants among them stay in sight."""
+        if build.dtype_of(expr).bits > self.dtype.bits:
+            return _total(*linear(expr), self.dtype)
         return build.cast(expr, self.dtype)
 
 
