@@ -13,6 +13,7 @@ from __future__ import annotations
 import ast
 import gc
 import os
+import sys
 import threading
 import time
 import warnings
@@ -21,19 +22,26 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast, overload
+from typing import TYPE_CHECKING, Any, cast, overload
 
-from tilejit import cuda, frontend, sim
-from tilejit.errors import LaunchError, fault
-from tilejit.families import FAMILIES
-from tilejit.ir import script
+from tilejit import frontend
+from tilejit.errors import LaunchError, Span, SyntaxUnsupported, fault
+from tilejit.frontend.launch import check_counts
+from tilejit.frontend.lowering import RECURSION_LIMIT
+from tilejit.ir import nodes, script, walk
 from tilejit.ir.signature import Signature
 from tilejit.runtime import cache, nvrtc, sass, torch_glue
 from tilejit.runtime.artifact import Artifact
 from tilejit.runtime.encoding import digest
 from tilejit.runtime.jit import JitFunction
 from tilejit.runtime.variant import Lowered, Options, Source
-from tilejit.tile import checker
+
+if TYPE_CHECKING:
+    from tilejit import cuda, sim
+    from tilejit.tile import checker
+
+# The checker, the emitter and the simulator are imported where they are used: a process that finds its
+# kernel in the disk cache needs none of them, and they are half of the package.
 
 _TEXTS_REMEMBERED = 64
 
@@ -56,6 +64,56 @@ def _timed(step: str) -> Iterator[None]:
             gc.enable()
 
 
+_depth_lock = threading.Lock()
+_depth_users = 0
+_usual_depth = 0
+
+
+@contextmanager
+def _deep(place: Callable[[], Span | None]) -> Iterator[None]:
+    """Lets the steps, which follow the nesting of a program, recurse deeper than Python's default
+    while any thread is in one. ``place``: of what nests too deeply even so, for the diagnostic."""
+    global _depth_users, _usual_depth
+    with _depth_lock:
+        if not _depth_users:
+            _usual_depth = sys.getrecursionlimit()
+            sys.setrecursionlimit(max(_usual_depth, RECURSION_LIMIT))
+        _depth_users += 1
+    try:
+        yield
+    except RecursionError:
+        raise fault(
+            SyntaxUnsupported,
+            "frontend/nesting",
+            "this nests too deeply to be compiled",
+            place(),
+            help="give a name to parts of it",
+        ) from None
+    finally:
+        with _depth_lock:
+            _depth_users -= 1
+            if not _depth_users:
+                sys.setrecursionlimit(_usual_depth)
+
+
+def _deepest(function: nodes.Function) -> Callable[[], Span | None]:
+    """Finds the statement that holds what is nested deepest."""
+
+    def find() -> Span | None:
+        deepest, found = 0, function.span
+        left: list[tuple[Any, int, Span | None]] = [(s, 1, found) for s in function.body]
+        while left:
+            node, depth, span = left.pop()
+            if isinstance(node, nodes.Stmt):
+                span = node.span or span
+            if depth > deepest:
+                deepest, found = depth, span
+            left += ((child, depth + 1, span) for child in walk.children(node))
+        return found
+
+    return find
+
+
 class Pipeline:
     """``runtime.variant.Steps``."""
 
@@ -67,19 +125,26 @@ class Pipeline:
         return frontend.parse(function, source)
 
     def lower(self, kernel: Source, signature: Signature, options: Options) -> Lowered:
-        with _timed("lower"):
-            lowered = frontend.lower(cast(frontend.Kernel, kernel), signature)
+        parsed = cast(frontend.Kernel, kernel)
+        with _timed("lower"), _deep(lambda: parsed.span):
+            lowered = frontend.lower(parsed, signature)
             function = lowered.function
             if options:
                 function = replace(function, launch=replace(function.launch, **dict(options)))
+                check_counts(function.launch, function.span)
         return Lowered(function, lowered.captured, lowered.sources)
 
     def check(self, lowered: Lowered) -> checker.Checked:
-        with _timed("check"):
+        with _timed("check"), _deep(_deepest(lowered.function)):
+            from tilejit.families import FAMILIES
+            from tilejit.tile import checker
+
             return checker.check(lowered.function, FAMILIES)
 
     def emit(self, checked: checker.Checked) -> cuda.Source:
-        with _timed("emit"):
+        with _timed("emit"), _deep(_deepest(checked.function)):
+            from tilejit import cuda
+
             return cuda.emit(checked)
 
     def compile(
@@ -91,7 +156,8 @@ class Pipeline:
         check: Callable[[], checker.Checked],
     ) -> Artifact:
         start = time.perf_counter()
-        keyed_on = _keyed_on(kernel, lowered, signature, options)
+        with _deep(_deepest(lowered.function)):
+            keyed_on = _keyed_on(kernel, lowered, signature, options)
         key = digest(tuple(keyed_on.items()))
         with _timed("cache"):
             entry = cache.get(key)
@@ -155,9 +221,12 @@ class Pipeline:
 
         A tensor that requires grad is lent as a copy, and refused if the kernel wrote to it.
         """
+        from tilejit import sim
+        from tilejit.families import FAMILIES
+
         lent = {n: _copy(t) for n, t in tensors.items() if t.requires_grad}
         buffers = {n: global_buffer(n, lent.get(n, t)) for n, t in tensors.items()}
-        with _timed("simulate"):
+        with _timed("simulate"), _deep(_deepest(checked.function)):
             report = sim.run(checked, buffers, dict(scalars), grid, families=FAMILIES)
         for name, copy in lent.items():
             if not _same_bits(copy, tensors[name]):
@@ -170,13 +239,16 @@ class Pipeline:
         return report
 
     def show(self, lowered: Lowered) -> str:
-        return script.print_function(lowered.function)
+        with _deep(_deepest(lowered.function)):
+            return script.print_function(lowered.function)
 
     def ast(self, kernel: Source) -> str:
         import astunparse
 
-        tree: ast.AST = cast(frontend.Kernel, kernel).node
-        text: str = astunparse.dump(tree)
+        parsed = cast(frontend.Kernel, kernel)
+        tree: ast.AST = parsed.node
+        with _deep(lambda: parsed.span):
+            text: str = astunparse.dump(tree)
         return text
 
     def sass(self, artifact: Artifact) -> str:
@@ -232,7 +304,8 @@ def _keep(artifact: Artifact, lowered: Lowered) -> None:
     if not folder:
         return
     try:
-        _write_stages(Path(folder), artifact, lowered)
+        with _deep(_deepest(lowered.function)):
+            _write_stages(Path(folder), artifact, lowered)
     except OSError as error:
         warnings.warn(f"TILEJIT_KEEP={folder}: cannot write there: {error}", stacklevel=2)
 
@@ -255,6 +328,8 @@ def global_buffer(name: str, tensor: Any) -> sim.GlobalBuffer:
     Bytes between its elements (a strided view) are marked as not the kernel's.
     """
     import torch
+
+    from tilejit import sim
 
     size = tensor.element_size()
     span = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride()))

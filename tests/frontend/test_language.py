@@ -488,3 +488,39 @@ def test_an_index_on_an_axis_without_bounds_never_wraps_around(access: str) -> N
     for index in (1 << 49, 1 << 61, 1 << 63, 1 << 64):
         with pytest.raises(SyntaxUnsupported, match="no memory is as large|does not fit 64 bits"):
             lower(kernel, X=rows, I=ConstArg(index))
+
+
+def test_annotations_of_a_plain_function_are_its_own() -> None:
+    """A typed Python helper, a method of a record, names that exist only for the type checker."""
+    kernel = make("""
+        from typing import NamedTuple
+
+        class Plan(NamedTuple):
+            size: int
+
+            def blocks(self, n: int) -> int:
+                return -(-n // self.size)
+
+        def double(x: float, times: "Mapping[str, int]" = 2) -> "Iterable[float]":
+            return x * times
+
+        def half(x: T.float32) -> "T.float32":
+            return x / 2
+
+        PLAN = Plan(4)
+
+        def k(out: T.Tensor((T.dynamic("N"),), "float32")):
+            (N,) = out.shape
+            T.device_entry(launch=T.cuda.LaunchConfig(grid=PLAN.blocks(N), block=32))
+            out[0] = double(out[1]) + half(out[2])
+    """)
+    text = print_function(lower(kernel, out=TensorArg(d.float32, (None,), (1,), 16)).function)
+    assert "-N // int64(4)" in text and "x * float32(2.0) + x_1 / float32(2.0)" in text
+
+
+def test_annotations_of_a_decorated_helper_mean_something() -> None:
+    with pytest.raises(SyntaxUnsupported, match="means nothing to a kernel"):
+        frontend.parse(lambda_with_int)
+
+
+def lambda_with_int(x: int): ...

@@ -137,3 +137,45 @@ def test_a_grid_of_run_time_sizes_is_left_to_the_launch():
     m = var("M")
     assert codes(kernel(grid=(m, i32(4)), cluster=(2, 2), params=(m,))) == []
     assert codes(kernel(grid=None, cluster=(2,))) == []
+
+
+# --- grids
+
+X, Y = 2**31 - 1, 65535
+
+
+@pytest.mark.parametrize(
+    ("grid", "axes"),
+    [
+        ((X,), ""), ((X + 1,), "x"), ((1, Y), ""), ((1, Y + 1), "y"), ((1, 1, Y), ""),
+        ((1, 1, Y + 1), "z"), ((X + 1, Y + 1, Y + 1), "xyz"), ((0,), ""), ((0, Y + 1), "y"),
+        ((-1,), "x"),
+    ],
+)  # fmt: skip
+def test_a_known_grid_is_one_that_the_hardware_has(grid, axes):
+    extents = tuple(nodes.Const(g, nodes.INT64, span=Span("k.py", n)) for n, g in enumerate(grid))
+    found = diagnose(kernel(grid=extents), FAMILIES)
+    assert [d.code for d in found] == ["tile/grid"] * len(axes)
+    for diagnostic, axis in zip(found, axes):
+        n = "xyz".index(axis)
+        limit = (X, Y, Y)[n]
+        assert diagnostic.span == Span("k.py", n)
+        assert diagnostic.message == f"grid axis {axis} is {grid[n]} CTAs, expected 0 to {limit}"
+
+
+@pytest.mark.parametrize(
+    ("ctas", "size", "advice"),
+    [
+        (Y - 1, 5, f"launch {Y} CTAs"),
+        (Y - 1, 8, f"launch {Y - 7} CTAs"),
+        (Y, 2, "launch 65534 CTAs"),
+    ],
+)
+def test_the_advice_for_clusters_is_a_grid_that_the_hardware_has(ctas, size, advice):
+    function = kernel(grid=(1, ctas), cluster=(1, size))
+    assert codes(function) == ["tile/cluster-grid"]
+    assert advice in text(function)
+
+
+def test_a_grid_that_is_too_large_is_that_alone():
+    assert codes(kernel(grid=(1, Y + 2), cluster=(1, 2))) == ["tile/grid"]

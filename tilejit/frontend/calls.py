@@ -21,6 +21,7 @@ from tilejit.frontend import carry, control, env, intrinsics, operators, python_
 from tilejit.frontend.captures import refusal
 from tilejit.frontend.expressions import evaluate, evaluate_all, settle_all
 from tilejit.frontend.kernel import Kernel, parse
+from tilejit.frontend.reach import kernel_within
 from tilejit.frontend.source import Source
 from tilejit.frontend.state import Frame, Key, Lowering, Result, Target
 from tilejit.frontend.targets import assigned_names
@@ -30,6 +31,7 @@ from tilejit.frontend.values import (
     any_runtime,
     describe,
     is_runtime,
+    kernel_of,
 )
 from tilejit.ir import nodes as ir
 from tilejit.language.kernel_only import OutsideKernel
@@ -77,6 +79,8 @@ def invoke(
         return handler(lw, args, kwargs)
     builtin = python_builtins.find(callee)
     if builtin is not None:
+        if kwargs:  # a key= that Python would call
+            _refuse_kernel(lw, tuple(kwargs.values()), describe(callee), node)
         return builtin(lw, args, kwargs)
     if isinstance(callee, DType):
         return _convert(lw, callee, args, kwargs)
@@ -86,7 +90,7 @@ def invoke(
         return _method(lw, callee, args, kwargs, node)
     if isinstance(callee, LocalFunction):
         return _inline_local(lw, callee, args, kwargs, node)
-    kernel = getattr(callee, "__tilejit_kernel__", None)
+    kernel = kernel_of(callee)
     if kernel is not None:
         return inline(lw, kernel, args, kwargs, node)
     if isinstance(callee, functools.partial):
@@ -133,6 +137,7 @@ def _construct(lw: Lowering, kind: type, args: list[Any], kwargs: dict[str, Any]
             "construct", f"{kind.__name__} objects cannot be made in a kernel",
             help="make it outside, or use a frozen dataclass",
         )  # fmt: skip
+    _refuse_kernel(lw, kind, kind.__name__, lw.node)
     made = operators.python_call(lw, kind.__name__, kind, *args, **kwargs)
     return lw.keep(made, kind.__name__.lower()) if runtime else made
 
@@ -152,7 +157,7 @@ def _python(
         if not isinstance(receiver, IMMUTABLE_METHODS) and not isinstance(receiver, type):
             lw.refuse("call", f"the method {function.__name__!r} of {describe(receiver)}",
                       help="objects in kernels are constants")  # fmt: skip
-    if runtime:
+    if runtime or kernel_within((function, args, kwargs)):
         return _inline_python(lw, function, args, kwargs, node)
     static = [_plain(a) for a in args]
     name = getattr(function, "__name__", "the call")
@@ -175,6 +180,16 @@ def _python(
     return result
 
 
+def _refuse_kernel(lw: Lowering, value: Any, name: str, node: ast.AST | None) -> None:
+    """Refuse to have Python run ``value`` where that could launch a kernel."""
+    kernel = kernel_within(value)
+    if kernel is not None:
+        lw.refuse(
+            "call", f"{name} would call the kernel {kernel} at compile time", node,
+            help="call it from the kernel, or from a plain function that the kernel calls",
+        )  # fmt: skip
+
+
 def _plain(value: Any) -> Any:
     return value.value if isinstance(value, ir.Const) else value
 
@@ -186,6 +201,7 @@ def _inline_python(
     target = getattr(function, "__func__", function)
     if not isinstance(target, types.FunctionType):
         name = getattr(function, "__name__", repr(function))
+        _refuse_kernel(lw, (function, args, kwargs), name, node)
         help_text = "the kernel language has its own functions: T.exp, T.min, …"
         lw.refuse("call", f"{name} cannot take run-time values", node, help=help_text)
     if isinstance(function, types.MethodType):
@@ -204,7 +220,7 @@ def parse_helper(lw: Lowering, function: types.FunctionType) -> Kernel:
 
 @functools.lru_cache(maxsize=256)
 def parse_cached(function: types.FunctionType, source: str | None) -> Kernel:
-    return parse(function, source)
+    return parse(function, source, plain=True)
 
 
 # --- inlining
@@ -240,7 +256,7 @@ def inline(
 def _default_now(function: Callable[..., Any], name: str) -> Any:
     import inspect
 
-    return inspect.signature(function).parameters[name].default
+    return inspect.signature(function, follow_wrapped=False).parameters[name].default
 
 
 def _inline_local(
@@ -264,7 +280,7 @@ def _run_inlined(
         lw.refuse("recursion", f"helpers call each other more than {MAX_INLINE_DEPTH} deep", node,
                   help="recursion must end at compile time")  # fmt: skip
     call_site = lw.span(node)
-    path: Key = (*lw.frame.path, "call", node.lineno, node.col_offset)
+    path = lw.region_key(node, "call")
     kept = {name: env.named(lw, value, name) if _needs_name(lw, value) else value
             for name, value in bound.items()}  # fmt: skip
     frame = new_frame(source, code, call_site, path, kept, outer, "helper")

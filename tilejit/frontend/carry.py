@@ -10,7 +10,7 @@ from typing import Any
 
 from tilejit.errors import Span
 from tilejit.frontend import operators
-from tilejit.frontend.shapes import Fixed, Leaf, Parts, Shape
+from tilejit.frontend.shapes import Fixed, Leaf, Parts, Shape, ShapeConflict
 from tilejit.frontend.state import Lowering
 from tilejit.frontend.values import children, is_number, rebuild
 from tilejit.ir import nodes as ir
@@ -82,7 +82,7 @@ def convert(lw: Lowering, value: Any, leaf: Leaf) -> Any:
     return operators.cast(lw, value, dtype)
 
 
-def conflict(lw: Lowering, name: str, why: str, spans: list[Span | None]) -> None:
+def conflict(lw: Lowering, name: str, why: ShapeConflict, spans: list[Span | None]) -> None:
     """Refuse ``name``, naming every line that gives it a value."""
     lines = [f"line {s.line}" for s in spans if s is not None]
     where = " and ".join(dict.fromkeys(lines))
@@ -91,5 +91,5 @@ def conflict(lw: Lowering, name: str, why: str, spans: list[Span | None]) -> Non
         f"{name!r} cannot be one run-time variable: {why}",
         span=next((s for s in reversed(spans) if s is not None), None),
         where=f"bound at {where}",
-        help="give both bindings one type, e.g. with T.cast, or use two names",
+        help=why.help or "give both bindings one type, e.g. with T.cast, or use two names",
     )

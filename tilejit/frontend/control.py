@@ -576,7 +576,7 @@ def _carry_result(lw: Lowering, value: Any) -> None:
         try:
             lw.decide(key, unify(result.shape, shape_of(value)))
         except ShapeConflict as why:
-            carry.conflict(lw, "return value", str(why), [result.span, lw.here()])
+            carry.conflict(lw, "return value", why, [result.span, lw.here()])
     if not result.given:
         result.tree = carry.replace_fixed(result.tree, result.shape)
     result.given, result.span = True, lw.here()

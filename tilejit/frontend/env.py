@@ -11,7 +11,7 @@ from typing import Any
 
 from tilejit.errors import Span
 from tilejit.frontend import carry
-from tilejit.frontend.shapes import Shape, ShapeConflict, fits, shape_of, unify
+from tilejit.frontend.shapes import Shape, ShapeConflict, fits, refreshed, shape_of, unify
 from tilejit.frontend.state import (
     Ambiguous,
     Binding,
@@ -84,7 +84,7 @@ def _unified(lw: Lowering, name: str, bindings: list[Binding]) -> Shape:
         for value, _ in values[1:]:
             shape = unify(shape, shape_of(value))
     except ShapeConflict as why:
-        carry.conflict(lw, name, str(why), [span for _, span in values])
+        carry.conflict(lw, name, why, [span for _, span in values])
     return shape
 
 
@@ -128,13 +128,14 @@ def end_host_part(lw: Lowering) -> None:
 def _assign_carried(lw: Lowering, owner: Region, name: str, value: Any, span: Span) -> None:
     key = (*owner.key, name)
     tree = owner.carried[name]
-    shape = lw.decisions.get(key) or shape_of(tree)
+    shape = lw.decisions.get(key)
+    shape = shape_of(tree) if shape is None else refreshed(shape, shape_of(tree))
     if not fits(shape, value):
         before = owner.entry.get(name)
         try:
             lw.decide(key, unify(shape, shape_of(value)))
         except ShapeConflict as why:
-            carry.conflict(lw, name, str(why), [getattr(before, "span", None), span])
+            carry.conflict(lw, name, why, [getattr(before, "span", None), span])
     carry.assign(lw, tree, value, name)
 
 
@@ -171,10 +172,11 @@ def enter(lw: Lowering, key: Key, assigned: set[str]) -> Region:
         initial = carry.ABSENT
         if isinstance(binding, Bound | Carried):
             initial = read(lw, frame, name)
+            shape = refreshed(shape, shape_of(initial))
             try:
                 unify(shape, shape_of(initial))
             except ShapeConflict as why:
-                carry.conflict(lw, name, str(why), [binding.span])
+                carry.conflict(lw, name, why, [binding.span])
         region.carried[name] = tree = carry.declare(lw, name, shape, initial)
         if initial is not carry.ABSENT:
             frame.env[name] = Carried(tree, binding.span)  # type: ignore[union-attr]

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ast
 import enum
+import functools
 import inspect
 import types
 from collections.abc import Callable
@@ -19,7 +20,8 @@ from typing import Any, NoReturn
 
 from tilejit.errors import TileError, attach_span
 from tilejit.frontend import env, names, operators, tensors
-from tilejit.frontend.state import Lowering
+from tilejit.frontend.reach import kernel_within
+from tilejit.frontend.state import Frame, Lowering
 from tilejit.frontend.targets import assigned_names
 from tilejit.frontend.values import (
     LocalFunction,
@@ -208,16 +210,20 @@ def attribute(lw: Lowering, receiver: Any, name: str, node: ast.AST) -> Any:
         return names.module_attribute(lw, receiver, name, node)
     if name.startswith("_") and not isinstance(receiver, type):
         lw.refuse("attribute", f"private attribute {name!r} of {describe(receiver)}", node)
-    if any_runtime(receiver) and not isinstance(receiver, LocalFunction):
-        static = inspect.getattr_static(type(receiver), name, None)
-        if isinstance(static, property) and isinstance(static.fget, types.FunctionType):
-            from tilejit.frontend import calls
+    if not isinstance(receiver, LocalFunction):
+        static = getattr(type(receiver), name, None)
+        computed = isinstance(static, property | functools.cached_property)
+        if any_runtime(receiver) or (computed and kernel_within(static)):
+            if isinstance(static, property) and isinstance(static.fget, types.FunctionType):
+                from tilejit.frontend import calls
 
-            read: Any = node  # an attribute stands for the call
-            return calls.inline(lw, calls.parse_helper(lw, static.fget), [receiver], {}, read)
-        if type(static).__module__ not in ("builtins", "_collections"):
-            lw.refuse("attribute", f"{name!r} of {describe(receiver)} with run-time parts is a "
-                      f"{type(static).__name__}", node, help="make it a property")  # fmt: skip
+                read: Any = node  # an attribute stands for the call
+                return calls.inline(lw, calls.parse_helper(lw, static.fget), [receiver], {}, read)
+            static = inspect.getattr_static(type(receiver), name, None)
+            if type(static).__module__ not in ("builtins", "_collections"):
+                lw.refuse("attribute", f"{name!r} of {describe(receiver)} is a "
+                          f"{type(static).__name__}, which Python would run at compile time", node,
+                          help="make it a property")  # fmt: skip
     try:
         value = getattr(receiver, name)
     except Exception as error:
@@ -309,56 +315,79 @@ def local_function(lw: Lowering, node: ast.FunctionDef | ast.Lambda) -> LocalFun
     for parameter, default in zip(a.kwonlyargs, a.kw_defaults):
         if default is not None:
             pairs.append((parameter.arg, evaluate(lw, default)))
-    return LocalFunction(node, lw.frame, tuple((n, lw.keep(v, n)) for n, v in pairs))
+    return LocalFunction(node, lw.frame.scope, tuple((n, lw.keep(v, n)) for n, v in pairs))
 
 
 def _list_comprehension(lw: Lowering, node: ast.ListComp) -> Any:
-    return _comprehend(lw, node)
+    items, _ = _comprehend(lw, node)
+    return items
 
 
 def _generator(lw: Lowering, node: ast.GeneratorExp) -> Any:
-    return tuple(_comprehend(lw, node))
+    """A generator is written out at once; what that could change is refused."""
+    items, scope = _comprehend(lw, node)
+    if any(_made_in(scope, item) for item in items):
+        lw.refuse("iteration", "a generator expression gives functions that it makes", node,
+                  help="use a list comprehension")  # fmt: skip
+    return tuple(items)
 
 
-def _comprehend(lw: Lowering, node: ast.ListComp | ast.GeneratorExp) -> list[Any]:
-    """A comprehension over compile-time iterables, written out."""
+def _made_in(scope: Frame, value: Any) -> bool:
+    """Whether a function that can read the variables of ``scope`` is in ``value``."""
+    frame = value.frame if isinstance(value, LocalFunction) else None
+    while frame is not None and frame is not scope:
+        frame = frame.outer
+    return frame is scope or any(_made_in(scope, part) for part in children(value) or ())
+
+
+def _comprehend(lw: Lowering, node: ast.ListComp | ast.GeneratorExp) -> tuple[list[Any], Frame]:
+    """The items of a comprehension over compile-time iterables, and the scope of its variables.
+
+    The scope outlives it: functions made there see the variables as they were last.
+    """
+    from tilejit.frontend.statements import as_static_range, assign_local
+
     results: list[Any] = []
-    hidden = assigned_names([g.target for g in node.generators])
-    frame = lw.frame
-    before = {name: frame.env.get(name) for name in hidden}
+    generators, frame = node.generators, lw.frame
+    variables = assigned_names([g.target for g in generators])
+    scope = Frame(
+        frame.source, frame.call_site, frame.path, outer=frame.scope,
+        local_names=frozenset(variables),
+    )  # fmt: skip
 
-    def level(depth: int) -> None:
-        inner = assigned_names([g.target for g in node.generators[depth:]])
-        if depth == len(node.generators):
+    def level(depth: int, source: Any) -> None:
+        generator, path = generators[depth], frame.path
+        if generator.is_async:
+            lw.refuse("syntax", "an asynchronous comprehension is not supported", node)
+        source = as_static_range(lw, source, generator.iter)
+        for index, item in enumerate(iterate(lw, source, generator.iter)):
+            frame.path = (*path, index)
+            assign_local(lw, generator.target, item)
+            if not all(_known(lw, test, node) for test in generator.ifs):
+                continue
+            if depth + 1 < len(generators):
+                level(depth + 1, evaluate(lw, generators[depth + 1].iter))
+                continue
             results.append(lw.keep(evaluate(lw, node.elt), "item"))
             if len(results) > MAX_COMPREHENSION:
                 lw.refuse("iteration", f"more than {MAX_COMPREHENSION} items", node)
-            return
-        generator = node.generators[depth]
-        if generator.is_async:
-            lw.refuse("syntax", "an asynchronous comprehension is not supported", node)
-        source = evaluate(lw, generator.iter)
-        from tilejit.frontend import statements
-        from tilejit.frontend.logic import condition
+        frame.path = path
 
-        for item in iterate(
-            lw, statements.as_static_range(lw, source, generator.iter), generator.iter
-        ):
-            for name in inner:
-                frame.env.pop(name, None)
-            statements.assign_local(lw, generator.target, item)
-            keeps = [condition(lw, test) for test in generator.ifs]
-            if not all(isinstance(k, bool) for k in keeps):
-                lw.refuse("iteration", "a comprehension's `if` must be known at compile time", node)
-            if all(keeps):
-                level(depth + 1)
+    first = evaluate(lw, generators[0].iter)  # the one part that the enclosing scope evaluates
+    outer, path = frame.inner, frame.path
+    frame.inner, frame.path = scope, lw.region_key(node, "items")
+    level(0, first)
+    frame.inner, frame.path = outer, path
+    return results, scope
 
-    level(0)
-    for name, binding in before.items():
-        frame.env.pop(name, None)
-        if binding is not None:
-            frame.env[name] = binding
-    return results
+
+def _known(lw: Lowering, test: ast.expr, node: ast.AST) -> bool:
+    from tilejit.frontend.logic import condition
+
+    keep = condition(lw, test)
+    if not isinstance(keep, bool):
+        lw.refuse("iteration", "a comprehension's `if` must be known at compile time", node)
+    return keep
 
 
 # --- strings

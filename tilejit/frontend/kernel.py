@@ -68,7 +68,8 @@ def parse(fn: Callable[..., Any], source: str | None = None, *, plain: bool = Fa
     Raises ``SyntaxUnsupported`` when the source cannot be found or a parameter list or annotation
     cannot be used.
     """
-    function = inspect.unwrap(fn)
+    # A function that functools.wraps dressed as another is still its own code.
+    function = fn if isinstance(fn, types.FunctionType) else inspect.unwrap(fn)
     if isinstance(function, types.MethodType):
         function = function.__func__
     if not isinstance(function, types.FunctionType):

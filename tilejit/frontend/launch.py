@@ -9,6 +9,7 @@ import math
 from typing import Any
 
 from tilejit import dtypes
+from tilejit.errors import Span, SyntaxUnsupported, fault
 from tilejit.frontend import env, operators, tensors
 from tilejit.frontend.state import Lowering
 from tilejit.frontend.values import describe, dtype_of, is_scalar, subexpressions
@@ -18,6 +19,7 @@ from tilejit.language.annotations import LaunchConfig
 from tilejit.target import Target
 
 MAX_GRID = (2**31 - 1, 65535, 65535)
+LEAST = {"dynamic_smem_bytes": 0, "min_blocks_per_sm": 1, "max_registers_per_thread": 1}
 
 
 def device_entry(lw: Lowering, *, launch: Any) -> None:
@@ -44,7 +46,7 @@ def config(lw: Lowering, launch: LaunchConfig, override: LaunchOverride) -> ir.L
     grid = None if given or launch.grid is None else _grid(lw, launch.grid)
     bound = override.grid_bound or _bound(lw, grid)
     dynamic = launch.dynamic_smem_bytes
-    return ir.LaunchConfig(
+    result = ir.LaunchConfig(
         grid,
         block,
         cluster,
@@ -57,6 +59,17 @@ def config(lw: Lowering, launch: LaunchConfig, override: LaunchOverride) -> ir.L
         if launch.max_registers_per_thread is None
         else tensors.extent(lw, launch.max_registers_per_thread),
     )
+    check_counts(result, lw.here())
+    return result
+
+
+def check_counts(launch: ir.LaunchConfig, span: Span | None) -> None:
+    """Refuses numbers of bytes, CTAs and registers that none can be."""
+    for name, least in LEAST.items():
+        value = getattr(launch, name)
+        if value is not None and (not isinstance(value, int) or value < least):
+            message = f"{name} is at least {least}, got {value!r}"
+            raise fault(SyntaxUnsupported, "frontend/launch", message, span)
 
 
 def _check_limits(lw: Lowering, block: tuple[int, ...], cluster: tuple[int, ...] | None) -> None:

@@ -17,7 +17,15 @@ from tilejit.frontend.expressions import evaluate
 from tilejit.frontend.shapes import ShapeConflict, shape_of, unify
 from tilejit.frontend.state import Lowering, Region
 from tilejit.frontend.targets import assigned_names
-from tilejit.frontend.values import any_runtime, describe, harmless, is_number, is_scalar, same
+from tilejit.frontend.values import (
+    any_runtime,
+    describe,
+    harmless,
+    is_number,
+    is_numeric,
+    is_scalar,
+    same,
+)
 from tilejit.ir import build
 from tilejit.ir import nodes as ir
 
@@ -99,18 +107,17 @@ def _operands(lw: Lowering, nodes: list[ast.expr], conjunction: bool, node: ast.
     with lw.nested() as block:
         right = _operands(lw, nodes[1:], conjunction, node)
     _leave_maybe(lw, region)
-    if not block and harmless(right) and (is_scalar(right) or is_number(right)):
+    what = "`and`" if conjunction else "`or`"
+    if not block and is_numeric(left) and is_numeric(right) and harmless(right):
         if left.type == ir.BOOL and (
             isinstance(right, bool) or getattr(right, "type", 0) == ir.BOOL
         ):
             join = build.and_ if conjunction else build.or_
             return join(left, operators.typed(lw, right, left.type.dtype), span=lw.here())
         if_true, if_false = (right, left) if conjunction else (left, right)
-        what = "`and`" if conjunction else "`or`"
         return operators.select(lw, truth, if_true, if_false, what)
-    return _either(
-        lw, truth, (block, right), ([], left), conjunction, "both" if conjunction else "either"
-    )
+    name = "both" if conjunction else "either"
+    return _either(lw, truth, (block, right), ([], left), conjunction, name, what)
 
 
 def _either(
@@ -120,17 +127,19 @@ def _either(
     other: tuple[list[ir.Stmt], Any],
     when: bool,
     name: str,
+    what: str,
 ) -> Any:
     """One of two values, whose statements run only where it is chosen."""
     (block, value), (other_block, other_value) = taken, other
     if same(value, other_value) and not block and not other_block:
         return value
+    value, other_value = operators.alike(lw, value, other_value, what)
     try:
         shape = unify(shape_of(value), shape_of(other_value))
     except ShapeConflict as why:
         lw.refuse(
-            "type-conflict", f"the two sides of this expression differ: {why}",
-            help="give both sides one type, e.g. with T.cast",
+            "type-conflict", f"the two sides of {what} differ: {why}",
+            help=why.help or "give both sides one type, e.g. with T.cast",
         )  # fmt: skip
     tree = carry.declare(lw, name, shape)
     for statements, side in ((block, value), (other_block, other_value)):
@@ -158,16 +167,15 @@ def conditional(lw: Lowering, node: ast.IfExp) -> Any:
     if region.assigned:
         paths = [(then_env, "where the test is false"), (lw.frame.env, "where the test is true")]
         lw.frame.env = env.merge(region.key, paths)
-    scalars = all(is_scalar(v) or is_number(v) for v in (value, other))
-    pointers = any(is_scalar(v) and isinstance(v.type, ir.PointerType) for v in (value, other))
-    if not block and not other_block and scalars and not pointers:
+    what = "a conditional expression"
+    if not block and not other_block and is_numeric(value) and is_numeric(other):
         if same(value, other):
             return value
         if harmless(value) and harmless(other):
-            return operators.select(lw, test, value, other, "a conditional expression")
+            return operators.select(lw, test, value, other, what)
     if not lw.is_stable(test):
         test = lw.declare("test", test)
-    return _either(lw, test, (block, value), (other_block, other), True, "chosen")
+    return _either(lw, test, (block, value), (other_block, other), True, "chosen", what)
 
 
 def compare(lw: Lowering, node: ast.Compare) -> Any:

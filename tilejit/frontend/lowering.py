@@ -16,7 +16,7 @@ from tilejit.frontend.calls import new_frame
 from tilejit.frontend.captures import Captures, Watch, is_code
 from tilejit.frontend.kernel import Kernel
 from tilejit.frontend.shapes import Shape, shape_of
-from tilejit.frontend.state import Bound, Key, Lowering, Restart
+from tilejit.frontend.state import Bound, Key, Lowering, Restart, place_of
 from tilejit.frontend.targets import assigned_names
 from tilejit.frontend.values import is_number
 from tilejit.ir import nodes as ir
@@ -143,9 +143,10 @@ def _carry_suspects(lw: Lowering) -> bool:
     found = False
     for frame in lw.frames:
         for region in frame.regions:
-            if region.key[-3] not in ("for", "while"):
+            *_, what, place = region.key
+            if what not in ("for", "while"):
                 continue
-            for name in _assigned_in(frame.source.node, region.key[-2:]):
+            for name in _assigned_in(frame.source.node, place):
                 binding = region.entry.get(name)
                 key = (*region.key, name)
                 if (
@@ -160,6 +161,6 @@ def _carry_suspects(lw: Lowering) -> bool:
 
 def _assigned_in(root: Any, place: tuple[Any, ...]) -> set[str]:
     for node in ast.walk(root):
-        if isinstance(node, ast.For | ast.While) and (node.lineno, node.col_offset) == place:
+        if isinstance(node, ast.For | ast.While) and place_of(node) == place:
             return assigned_names(node.body)
     return set()

@@ -18,7 +18,7 @@ from tilejit.frontend.state import Frame, Lowering
 
 def resolve(lw: Lowering, name: str, node: ast.AST) -> Any:
     """The value of ``name`` where Python would find it."""
-    frame: Frame | None = lw.frame
+    frame: Frame | None = lw.frame.scope
     while frame is not None:
         value = env.read(lw, frame, name)
         if value is not env.NOT_FOUND:

@@ -25,9 +25,11 @@ from tilejit.frontend.values import (
     describe,
     dtype_of,
     is_number,
+    is_numeric,
     is_record,
     is_runtime,
     is_scalar,
+    rebuild,
     same,
 )
 from tilejit.ir import build
@@ -142,9 +144,7 @@ def common(lw: Lowering, a: Any, b: Any, what: str) -> tuple[Any, Any]:
                 "pointer-arithmetic", f"{what} does not take a {side.type}",
                 help="use ptr_to([i, j]) of the element you mean, or T.ptx.addr(pointer, bytes)",
             )  # fmt: skip
-    a_type = dtype_of(a) if is_scalar(a) else None
-    b_type = dtype_of(b) if is_scalar(b) else None
-    a, b = typed(lw, a, b_type), typed(lw, b, a_type)
+    a, b = _typed_pair(lw, a, b)
     try:
         dtype = dtypes.promote(dtype_of(a), dtype_of(b))
     except ValueError as error:
@@ -152,6 +152,28 @@ def common(lw: Lowering, a: Any, b: Any, what: str) -> tuple[Any, Any]:
     if dtype not in dtypes.ARITHMETIC:
         lw.refuse("type", f"{what}: no arithmetic on {dtype}; cast it first")
     return build.cast(a, dtype, span=lw.here()), build.cast(b, dtype, span=lw.here())
+
+
+def alike(lw: Lowering, a: Any, b: Any, what: str) -> tuple[Any, Any]:
+    """Two values of which a run-time condition chooses one: their numbers in common types, part by
+    part. Parts that are not numbers stay as they are."""
+    left, right = children(a), children(b)
+    if left is not None and right is not None:
+        if type(a) is not type(b) or len(left) != len(right):
+            return a, b
+        pairs = [(x, y) if same(x, y) else alike(lw, x, y, what) for x, y in zip(left, right)]
+        return rebuild(a, tuple(x for x, _ in pairs)), rebuild(b, tuple(y for _, y in pairs))
+    if not (is_numeric(a) and is_numeric(b)):
+        return a, b
+    a, b = _typed_pair(lw, a, b)
+    return (a, b) if a.type == b.type else common(lw, a, b, what)
+
+
+def _typed_pair(lw: Lowering, a: Any, b: Any) -> tuple[Any, Any]:
+    """Both as typed scalars; a literal takes the type it has beside the other."""
+    a_type = dtype_of(a) if is_scalar(a) else None
+    b_type = dtype_of(b) if is_scalar(b) else None
+    return typed(lw, a, b_type), typed(lw, b, a_type)
 
 
 def integer(lw: Lowering, value: Any) -> Any:
@@ -361,7 +383,5 @@ def unary(lw: Lowering, op: str, value: Any) -> Any:
 
 def select(lw: Lowering, condition: Any, if_true: Any, if_false: Any, what: str) -> Any:
     """``if_true if condition else if_false`` of scalars, both evaluated."""
-    if is_scalar(if_true) and is_scalar(if_false) and if_true.type == if_false.type:
-        return build.select(condition, if_true, if_false, span=lw.here())
-    if_true, if_false = common(lw, if_true, if_false, what)
+    if_true, if_false = alike(lw, if_true, if_false, what)
     return build.select(condition, if_true, if_false, span=lw.here())

@@ -98,7 +98,7 @@ def _body(
 ) -> ir.Block:
     node = lw.node
     assert node is not None
-    path = (*lw.frame.path, "ewise", getattr(node, "lineno", 0), getattr(node, "col_offset", 0))
+    path = lw.region_key(node, "ewise")
     frame = calls.new_frame(source, code, lw.here(), path, bound, outer, "lambda")
     shape = Leaf(ir.ScalarType(returned))
     frame.result = Result(path, Target(path, True), -1, shape=shape)

@@ -13,12 +13,15 @@ from typing import Any, TypeAlias
 
 from tilejit import dtypes
 from tilejit.dtypes import DType
-from tilejit.frontend.values import children, describe, is_number, is_scalar, same
+from tilejit.frontend.values import children, describe, function_name, is_number, is_scalar, same
 from tilejit.ir import nodes as ir
 
 
 class ShapeConflict(Exception):
-    """Two values cannot be one variable; the message says which and why."""
+    """Two values cannot be one variable; the message says which and why, ``help`` what to do where
+    giving them one type is not the answer."""
+
+    help: str | None = None
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,10 @@ def unify(a: Shape, b: Shape) -> Shape:
         raise ShapeConflict(f"{len(a.items)} items here, {len(b.items)} there")
     if isinstance(a, Leaf) and isinstance(b, Leaf):
         return _unify_leaves(a, b)
-    raise ShapeConflict(f"{_describe(a)} on one path, {_describe(b)} on another")
+    conflict = ShapeConflict(f"{_describe(a)} on one path, {_describe(b)} on another")
+    if any(isinstance(side, Fixed) and function_name(side.value) for side in (a, b)):
+        conflict.help = "choose between what the functions give: f(x) if c else g(x)"
+    raise conflict
 
 
 def _unify_leaves(a: Leaf, b: Leaf) -> Leaf:

@@ -85,7 +85,7 @@ def read(function: types.FunctionType, source: str | None = None) -> Source:
         source = "".join(linecache.getlines(file, module_globals))
         if not source:
             source, file = _inspected(function, file)
-    candidates = _functions(source, file).get(function.__name__, ())
+    candidates = _functions(source, file).get(code.co_name, ())
     node = _find(candidates, function, first_line)
     if node is None and first_line is not None:
         node = _find(candidates, function, None)
@@ -165,7 +165,7 @@ def _find(
     candidates: tuple[FunctionNode, ...], function: types.FunctionType, first_line: int | None
 ) -> FunctionNode | None:
     """The node of ``function`` among those of its name: on ``first_line``, or (None) the only one."""
-    if function.__name__ == "<lambda>":
+    if function.__code__.co_name == "<lambda>":
         return _find_lambda(candidates, function, first_line)
     if first_line is None:
         return candidates[0] if len(candidates) == 1 else None

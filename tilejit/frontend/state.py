@@ -129,7 +129,11 @@ class Result:
 
 @dataclass(eq=False)
 class Frame:
-    """One function being lowered. ``outer``: where a local function's free names are found."""
+    """One function being lowered. ``outer``: where a local function's free names are found.
+
+    A comprehension has a frame too, for its variables only: it is the ``inner`` one of the function
+    that it is written out in, where all else happens.
+    """
 
     source: Source
     call_site: Span | None
@@ -138,10 +142,16 @@ class Frame:
     regions: list[Region] = field(default_factory=list)
     loops: list[Loop] = field(default_factory=list)
     outer: Frame | None = None
+    inner: Frame | None = None
     result: Result | None = None
     local_names: frozenset[str] = frozenset()
     role: str = "kernel"
     spans: dict[ast.AST, Span] = field(default_factory=dict)
+
+    @property
+    def scope(self) -> Frame:
+        """Where a name is looked up first."""
+        return self.inner or self
 
 
 @dataclass(frozen=True)
@@ -300,4 +310,12 @@ class Lowering:
         raise Restart
 
     def region_key(self, node: ast.AST, what: str) -> Key:
-        return (*self.frame.path, what, getattr(node, "lineno", 0), getattr(node, "col_offset", 0))
+        return (*self.frame.path, what, place_of(node))
+
+
+def place_of(node: ast.AST) -> tuple[int, ...]:
+    """Where a node begins and ends: the two calls of ``f(x)(y)`` begin at one place."""
+    return tuple(getattr(node, part, 0) for part in _PLACE)
+
+
+_PLACE = ("lineno", "col_offset", "end_lineno", "end_col_offset")

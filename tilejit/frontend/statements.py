@@ -108,7 +108,7 @@ def assign_local(lw: Lowering, target: ast.expr, value: Any) -> None:
     if isinstance(target, ast.Name):
         from tilejit.frontend.state import Bound
 
-        lw.frame.env[target.id] = Bound(lw.keep(value, target.id), lw.span(target))
+        lw.frame.scope.env[target.id] = Bound(lw.keep(value, target.id), lw.span(target))
     elif isinstance(target, ast.Tuple | ast.List):
         items = iterate(lw, value, target)
         if len(items) != len(target.elts):

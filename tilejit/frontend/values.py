@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeGuard
@@ -20,6 +21,7 @@ from tilejit.dtypes import DType
 from tilejit.ir import nodes as ir
 
 if TYPE_CHECKING:
+    from tilejit.frontend.kernel import Kernel
     from tilejit.frontend.state import Frame
 
 SCALAR_NODES = (
@@ -86,6 +88,11 @@ def is_scalar(value: object) -> bool:
 def is_number(value: object) -> TypeGuard[bool | int | float]:
     """A compile-time number: an untyped literal as far as types go."""
     return isinstance(value, (bool, int, float))
+
+
+def is_numeric(value: Any) -> bool:
+    """A number at compile time or run time; addresses are none."""
+    return is_number(value) or (is_scalar(value) and isinstance(value.type, ir.ScalarType))
 
 
 def dtype_of(value: Any) -> DType:
@@ -215,6 +222,26 @@ def harmless(expr: Any) -> bool:
     return True
 
 
+def kernel_of(value: Any) -> Kernel | None:
+    """The parsed function of a ``@jit`` object."""
+    if isinstance(value, type | types.ModuleType):
+        return None
+    return getattr(value, "__tilejit_kernel__", None)
+
+
+def function_name(value: Any) -> str | None:
+    """How messages call a function; None for any other value."""
+    if isinstance(value, LocalFunction):
+        name, line = value.name, value.node.lineno
+    elif isinstance(value, types.FunctionType | types.BuiltinFunctionType | types.MethodType):
+        name, code = value.__name__, getattr(value, "__code__", None)
+        line = code.co_firstlineno if code else 0
+    else:
+        kernel = kernel_of(value)
+        return None if kernel is None else f"the function {kernel.name}"
+    return f"the lambda of line {line}" if name == "<lambda>" else f"the function {name}"
+
+
 def describe(value: Any) -> str:
     """How messages call a value."""
     if isinstance(value, ir.View | ir.Region):
@@ -225,8 +252,9 @@ def describe(value: Any) -> str:
         return f"a run-time {value.type}"
     if isinstance(value, DType):
         return f"the dtype {value}"
-    if isinstance(value, LocalFunction):
-        return f"the function {value.name}"
+    function = function_name(value)
+    if function is not None:
+        return function
     if isinstance(value, Method):
         return f"the method {value.name}"
     if isinstance(value, RangeLoop):

@@ -20,7 +20,7 @@
 #error "records are guarded by the GIL"
 #endif
 
-enum { VERSION = 1 }; /* of what native.py passes: a build from other sources is not used */
+enum { VERSION = 2 }; /* of what native.py passes: a build from other sources is not used */
 enum { MAX_ARGS = 64, MAX_SLOTS = 256, MAX_RECORDS = 64, LEARNING_COSTS = 64, MOST_CREDIT = 256 * LEARNING_COSTS };
 
 /* --- DLPack 1.x and the driver, as much as is used */
@@ -138,7 +138,8 @@ static int tensor_matches(const Check *c, const Param *p, const Tensor *t)
         return equal || (c->contiguous && is_contiguous(t));
     }
     for (int d = 0; d < t->ndim; d++) {
-        if (!(p->dynamic >> d & 1) && t->shape[d] != c->shape[d]) return 0;
+        /* A size that may vary is not 0: such a launch has no plan. */
+        if (p->dynamic >> d & 1 ? t->shape[d] == 0 : t->shape[d] != c->shape[d]) return 0;
         int follows = p->dynamic >> d > 1; /* a dynamic dimension to the right */
         if (follows ? (t->strides[d] == 0) != (c->strides[d] == 0) : t->strides[d] != c->strides[d])
             return 0;

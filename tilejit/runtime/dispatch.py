@@ -169,8 +169,8 @@ class _Writer:
         self.key.append(f"__k{i}")
 
     def _shaped(self, i: int, param: Param) -> tuple[list[str], list[str], list[str]]:
-        """A tensor with dynamic dimensions: their sizes stay out of the key, but equal names are
-        tested for equal sizes here, at each launch."""
+        """A tensor with dynamic dimensions: their sizes stay out of the key, but here, at each launch,
+        equal names are tested for equal sizes, and none is 0: such a launch has no plan."""
         name, dynamic = param.name, dynamic_dims(param.annotation)
         lines = [
             f"__v{i} = {name}.data_ptr()",
@@ -193,7 +193,8 @@ class _Writer:
         if name is None or name not in self._varying:
             return []
         first = self._sizes.setdefault(name, size)
-        return [] if first == size else [f"if {first} != {size}: raise __Miss"]
+        wrong = f"not {size}" if first == size else f"{first} != {size}"
+        return [f"if {wrong}: raise __Miss"]
 
     def _open(self, i: int, name: str) -> None:
         """No annotation: a tensor, None, or a number."""

@@ -21,6 +21,10 @@ _INFIX = {
 _PREFIX = {"neg": "-", "not": "not ", "invert": "~"}
 
 
+MAX_NESTING = 150
+"""Python reads no source with more than 200 brackets around something."""
+
+
 def wrap(value: int | float, bits: int, signed: bool) -> int:
     """``value`` truncated to an integer of ``bits`` bits, two's complement."""
     number = int(value) & ((1 << bits) - 1)
@@ -40,7 +44,15 @@ NAMESPACE: dict[str, Any] = {
 def python_source(expr: Expr, names: Mapping[str, str]) -> str:
     """``expr`` as one parenthesised Python expression; ``names``: variable → source that reads it."""
 
-    def go(e: Expr) -> str:
+    def written(e: Expr, depth: int) -> str:
+        if depth > MAX_NESTING:
+            raise fault(
+                LaunchError, "launch/grid", "the grid's expression nests too deeply", expr.span
+            )
+
+        def go(part: Expr) -> str:
+            return written(part, depth + 1)
+
         match e:
             case Const(value=value):
                 return (
@@ -71,7 +83,7 @@ def python_source(expr: Expr, names: Mapping[str, str]) -> str:
             getattr(e, "span", None),
         )
 
-    return go(expr)
+    return written(expr, 0)
 
 
 def _cast(source: str, type_: ScalarType) -> str:

@@ -24,7 +24,14 @@ from tilejit.runtime.artifact import Artifact, Stats
 from tilejit.runtime.dispatch import Dispatch, shaped, typed
 from tilejit.runtime.driver import LaunchAttributes
 from tilejit.runtime.plan import Grid, Plan, PlanSpec
-from tilejit.runtime.specialise import Param, Specialised, plain, specialise
+from tilejit.runtime.specialise import (
+    Param,
+    Specialised,
+    is_empty,
+    plain,
+    refuse_empty,
+    specialise,
+)
 from tilejit.runtime.variant import Assembly, Options, Source, Steps, Variant
 from tilejit.runtime.watch import Watched, watch
 from tilejit.target import Target
@@ -342,7 +349,7 @@ class JitFunction(_Entry):
         device = self._device(special)
         if device == torch_glue.CPU:
             return self._simulate(entry, special, grid)
-        if grid is not None and not all(grid):
+        if not self._runs(entry, special, grid):
             return None
         dispatch = self._generated(special.values)
         key, values = dispatch.key_of(*special.values)
@@ -432,26 +439,46 @@ class JitFunction(_Entry):
         device = self._device(special)
         if device == torch_glue.CPU:
             return lambda: self._simulate(entry, special, grid)
-        if grid is not None and not all(grid):
+        if not self._runs(entry, special, grid):
             return lambda: None
         _, values = self._generated(special.values).key_of(*special.values)
         plan = self._plan(entry, special.signature, grid, device)
         return plans.bind(plan, grid, values, special.values)
 
+    def _runs(self, entry: _Entry, special: Specialised, grid: Grid | None) -> bool:
+        """Whether a launch has CTAs, as far as that must be known beforehand: the plan itself skips a
+        grid of its own that is empty. With an empty tensor there must be none (``LaunchError``)."""
+        if not any(map(is_empty, self.params, special.values)):
+            return grid is None or all(grid)
+        if grid is None:
+            variant = self._variant(special.signature, entry.options)
+            grid = self._own_grid(variant, self._arguments(variant, special)[1])
+        if all(grid):
+            refuse_empty(self.params, special.values)
+        return False
+
     # --- the simulator
 
     def _simulate(self, entry: _Entry, special: Specialised, grid: Grid | None) -> Any:
+        if not self._runs(entry, special, grid):
+            return None
         signature = special.signature
         if grid is not None:
-            if not all(grid):
-                return None
             signature = self._bounded(signature, entry.options, grid)
         variant = self._variant(signature, entry.options)
-        function = variant.function
-        names = [p.name for p in self.params]
+        tensors, scalars = self._arguments(variant, special)
+        grid = self._own_grid(variant, scalars) if grid is None else grid
+        if not all(grid):
+            return None
+        return self._steps.simulate(variant.checked, tensors, scalars, grid)
+
+    def _arguments(
+        self, variant: Variant, special: Specialised
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Tensors and numbers by the names that the variant's function has for them."""
         tensors: dict[str, Any] = {}
         scalars: dict[str, Any] = {}
-        for param in plans.launch_params(function, names):
+        for param in plans.launch_params(variant.function, [p.name for p in self.params]):
             value = special.values[param.arg]
             if param.kind == "pointer":
                 tensors[param.name] = value
@@ -461,10 +488,7 @@ class JitFunction(_Entry):
                 scalars[param.name] = int(value.shape[param.dim])
             else:
                 scalars[param.name] = int(value.stride()[param.dim])
-        grid = self._own_grid(variant, scalars) if grid is None else grid
-        if not all(grid):
-            return None
-        return self._steps.simulate(variant.checked, tensors, scalars, grid)
+        return tensors, scalars
 
     def _own_grid(self, variant: Variant, scalars: dict[str, Any]) -> Grid:
         exprs = variant.function.launch.grid

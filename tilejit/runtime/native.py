@@ -34,7 +34,7 @@ TYPES = (
 )  # fmt: skip
 """Scalar types in the order of the C enumeration."""
 
-VERSION = 1
+VERSION = 2
 """Raised with every change of what passes between this module and the C source; both hold it."""
 
 SOURCES = ("pointer", "scalar", "size", "stride")

@@ -359,17 +359,36 @@ def _check_declared_shape(
 
 
 def _check_extents(param: Param, arg: TensorArg, report: Report) -> None:
-    """A kernel is not compiled for an empty tensor; a dynamic size may be zero at a launch."""
+    """A kernel is not compiled for an empty tensor; of a dynamic size ``refuse_empty`` sees to it."""
     if 0 in arg.shape:
-        index = arg.shape.index(0)
-        report.error(
-            "launch/empty",
-            f"{param.name!r} is empty: its dimension {index} is 0",
-            where=f"shape {_tuple_text(arg.shape)}",
-            declared=_declared(param),
-            help="declare the size T.dynamic(...), and a grid of 0 CTAs launches nothing; or do not "
-            "launch",
-        )
+        _report_empty(param, arg.shape, report)
+
+
+def is_empty(param: Param, value: Any) -> bool:
+    """Whether a dynamic size of an argument is 0: kernels are checked for sizes of at least 1."""
+    dynamic = dynamic_dims(param.annotation) if param.kind == "tensor" else ()
+    return value is not None and any(value.shape[d] == 0 for d in dynamic)
+
+
+def refuse_empty(params: Sequence[Param], values: Sequence[Any]) -> None:
+    """``LaunchError`` for every empty tensor of a launch that would run."""
+    report = Report()
+    for param, value in zip(params, values):
+        if is_empty(param, value):
+            with report.at(param.span):
+                _report_empty(param, _shape(value), report)
+    report.raise_if_failed(LaunchError)
+
+
+def _report_empty(param: Param, shape: tuple[int | None, ...], report: Report) -> None:
+    report.error(
+        "launch/empty",
+        f"{param.name!r} is empty: its dimension {shape.index(0)} is 0",
+        where=f"shape {_tuple_text(shape)}",
+        declared=_declared(param),
+        help="declare the size T.dynamic(...) and make the grid 0 CTAs for it, which launches nothing; "
+        "or do not launch",
+    )
 
 
 def _tuple_text(shape: tuple[int | None, ...]) -> str:

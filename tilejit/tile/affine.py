@@ -34,6 +34,9 @@ UNIT_THREADS = {WARP: 32, WARPGROUP: 128}
 HUGE = 1 << 61
 """Bounds saturate here, so that int64 arrays of bounds cannot overflow."""
 
+NAME_CHARS = 200
+"""A symbol's name says what it was made of, up to this length."""
+
 _serial = count()
 
 
@@ -59,7 +62,7 @@ class Symbol:
         attained: bool = False,
         modulo_of: tuple[Affine, int] | None = None,
     ) -> None:
-        self.name = name
+        self.name = name if len(name) <= NAME_CHARS else f"{name[: NAME_CHARS - 1]}…"
         self.lo = lo
         self.hi = hi
         self.mod = mod
@@ -253,7 +256,8 @@ class Context:
     ``mask`` marks the threads; ``level`` is the uniformity of the run-time guards passed on the way
     (GRID: none): within a unit of that level either all threads of the mask are there or none.
     ``elected``: an ``elect_sync`` guard leaves one unspecified lane of each warp of the mask.
-    Every ``fact`` is ≥ 0. ``guards`` are the spans of run-time guards, for messages.
+    Every ``fact`` is ≥ 0. ``guards`` are the spans of run-time guards, for messages. ``index``: the
+    facts by symbol, made by the first proof and shared by contexts of the same facts.
     """
 
     threads: Threads
@@ -263,6 +267,7 @@ class Context:
     facts: tuple[Affine, ...] = ()
     known: dict[Symbol, Known] = field(default_factory=dict)
     guards: tuple[object, ...] = ()
+    index: dict[Symbol, list[tuple[int, int, Affine]]] = field(default_factory=dict)
 
     @property
     def dead(self) -> bool:
@@ -353,11 +358,15 @@ class Context:
         if value.exact:
             return self.least(value.const) >= 0
         try:
-            return self._prove(value, depth, frozenset())
+            return self._prove(value, depth, frozenset(), set())
         except OverflowError:
             return False
 
-    def _prove(self, value: Affine, depth: int, used: frozenset[int]) -> bool:
+    def _prove(
+        self, value: Affine, depth: int, used: frozenset[int], failed: set[tuple[object, ...]]
+    ) -> bool:
+        """``used``: the facts already subtracted. ``failed``: what was tried without success: the
+        same facts in another order mostly leave the same rest."""
         value = self._with_slack(value)
         if self.least(self.bounds(value)[0]) >= 0:
             return True
@@ -366,20 +375,31 @@ class Context:
         for symbol, coefficient in value.terms.items():
             if not isinstance(coefficient, int):
                 continue
-            for index, fact in enumerate(self.facts):
-                if index in used:
-                    continue
-                other = fact.terms.get(symbol)
+            for number, other, fact in self._about(symbol):
                 # value·k - fact·j eliminates the symbol when both coefficients have one sign.
-                if not isinstance(other, int) or (other > 0) != (coefficient > 0):
+                if (other > 0) != (coefficient > 0) or number in used:
                     continue
                 shared = math.gcd(other, coefficient)
                 k, j = abs(other) // shared, abs(coefficient) // shared
                 # value ≥ 0 exactly when k·value ≥ -(k-1), on integers.
                 rest = value.scaled(k) + (k - 1) - fact.scaled(j)
-                if self._prove(rest, depth - 1, used | {index}):
+                now = used | {number}
+                attempt = (now, rest.key())
+                if attempt in failed:
+                    continue
+                if self._prove(rest, depth - 1, now, failed):
                     return True
+                failed.add(attempt)
         return False
+
+    def _about(self, symbol: Symbol) -> list[tuple[int, int, Affine]]:
+        """(number, coefficient, fact) of every fact with ``symbol``, all threads of one coefficient."""
+        if not self.index:
+            for number, fact in enumerate(self.facts):
+                for term, coefficient in fact.terms.items():
+                    if isinstance(coefficient, int):
+                        self.index.setdefault(term, []).append((number, coefficient, fact))
+        return self.index.get(symbol, [])
 
     def _with_slack(self, value: Affine) -> Affine:
         """A value ≡ r modulo m is ≥ 0 exactly when value + (m-1-r) is."""
@@ -405,7 +425,7 @@ class Context:
         for fact in new:
             if len(fact.terms) == 1:
                 self._tighten(known, fact)
-        return replace(self, facts=self.facts + new, known=known)
+        return replace(self, facts=self.facts + new, known=known, index={})
 
     def _tighten(self, known: dict[Symbol, Known], fact: Affine) -> None:
         ((symbol, coefficient),) = fact.terms.items()
@@ -447,7 +467,8 @@ class Context:
 
     def _knowing(self, symbol: Symbol, known: Known) -> Context:
         # The trivial fact marks the point: derived symbols are reused only where all of it holds.
-        return replace(self, known={**self.known, symbol: known}, facts=self.facts + (Affine(),))
+        facts = self.facts + (Affine(),)
+        return replace(self, known={**self.known, symbol: known}, facts=facts, index={})
 
 
 def _ends(value: Number) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""What no launch of a function can have: more shared memory than a block gets, parts of clusters.
+"""What no launch of a function can have: too much shared memory, too large a grid, parts of clusters.
 
 Only what is known at compile time is looked at: a grid that the caller gives, or one of run-time sizes,
 is the runtime's business. Not here: the sizes of blocks and clusters (``frontend.launch``), the
@@ -15,9 +15,9 @@ from tilejit.tile.facts import Facts
 
 
 def check(function: nodes.Function, target: Target, facts: Facts, report: Report) -> None:
-    """Reports ``tile/shared-memory`` and ``tile/cluster-grid``."""
+    """Reports ``tile/shared-memory``, ``tile/grid`` and ``tile/cluster-grid``."""
     _check_shared(function, target, report)
-    _check_clusters(function, facts, report)
+    _check_grid(function, target, facts, report)
 
 
 def _check_shared(function: nodes.Function, target: Target, report: Report) -> None:
@@ -60,18 +60,27 @@ def _check_shared(function: nodes.Function, target: Target, report: Report) -> N
     )
 
 
-def _check_clusters(function: nodes.Function, facts: Facts, report: Report) -> None:
-    """A grid that is known is whole clusters along every axis."""
-    grid = function.launch.grid or ()
-    for position, size in enumerate(function.launch.cluster or ()):
-        axis = "xyz"[position]
+def _check_grid(function: nodes.Function, target: Target, facts: Facts, report: Report) -> None:
+    """A grid that is known is one the target has, and whole clusters along every axis."""
+    given = function.launch.grid or ()
+    cluster = function.launch.cluster or ()
+    for position, (axis, limit) in enumerate(zip("xyz", target.limits.grid)):
         ctas = facts.hardware[f"nctaid.{axis}"].constant
-        if ctas is None or ctas % size == 0:
+        if ctas is None:
             continue
-        given = grid[position].span if position < len(grid) else None
-        report.error(
-            "tile/cluster-grid",
-            f"grid axis {axis} is {ctas} CTAs, not a multiple of the cluster's {size}",
-            span=given or function.span,
-            help=f"launch {-(-ctas // size) * size} CTAs along {axis} and guard what the last ones do",
-        )
+        span = (given[position].span if position < len(given) else None) or function.span
+        size = cluster[position] if position < len(cluster) else 1
+        whole = -(-ctas // size) * size
+        if not 0 <= ctas <= limit:
+            report.error(
+                "tile/grid", f"grid axis {axis} is {ctas} CTAs, expected 0 to {limit}", span=span
+            )
+        elif ctas != whole:
+            report.error(
+                "tile/cluster-grid",
+                f"grid axis {axis} is {ctas} CTAs, not a multiple of the cluster's {size}",
+                span=span,
+                help=f"launch {whole} CTAs along {axis} and guard what the last ones do"
+                if whole <= limit
+                else f"launch {whole - size} CTAs along {axis}, each for more of the work",
+            )
