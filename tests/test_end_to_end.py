@@ -584,9 +584,7 @@ def test_scalars(device: str, a: float, b: float, n: int, flag: bool) -> None:
 
 
 @tile.jit
-def around(
-    X: T.Tensor((64,), "float32"), Y: T.Tensor((2, 32), "float32"), i: T.int32, j: T.int32
-):
+def around(X: T.Tensor((64,), "float32"), Y: T.Tensor((2, 32), "float32"), i: T.int32, j: T.int32):
     """Offsets with constants in them: lane + 32, and a sum that wraps around to a place in X."""
     T.device_entry(launch=T.cuda.LaunchConfig(grid=1, block=32))
     lane = T.cuda.lane_id()

@@ -64,6 +64,11 @@ class Accesses:
             return self.shared[name].offset_bytes
         return self.buffers[name].base_address
 
+    def extent(self, name: str) -> tuple[int, int]:
+        """First address and bytes of a global or shared buffer."""
+        shared = self.shared.get(name)
+        return self.base(name), shared.nbytes if shared else self.buffers[name].bytes.size
+
     def will_store(self, name: str | None, space: str) -> None:
         """Compile time: a write to this buffer (None: to any) follows."""
         if space != "global":

@@ -196,9 +196,12 @@ class Expressions:
         space, name, nbytes = view.space, view.buffer.name, dtype.bytes
         site = self.accesses.site("reads", f"load of {name}", e.span)
         word = WORDS[nbytes]
+        check = self._axes(view, e.indices, e.span)
 
         def read(c: Cohort) -> Array:
-            data = access.load(c, address(c), nbytes, site, space, name)
+            places = address(c)
+            check(c, places)
+            data = access.load(c, places, nbytes, site, space, name)
             return scalar.to_value(access.words(data, word), dtype)
 
         return read
@@ -213,11 +216,47 @@ class Expressions:
         space, name = view.space, view.buffer.name
         self.accesses.will_store(name, space)
         site = self.accesses.site("writes", f"store to {name}", span)
+        check = self._axes(view, indices, span)
 
         def write(c: Cohort, bits: Array) -> None:
-            access.store(c, address(c), access.as_bytes(bits), site, space, name)
+            places = address(c)
+            check(c, places)
+            access.store(c, places, access.as_bytes(bits), site, space, name)
 
         return write
+
+    def _axes(
+        self, view: nodes.View, indices: tuple[nodes.Expr, ...], span: Span | None
+    ) -> Callable[[Cohort, Array], None]:
+        """Reports an index outside its axis although the address is inside the buffer: it lands on
+        another element. (Addresses outside are the memory's to report.)"""
+        name = view.buffer.name
+        first, size = self.accesses.extent(name)
+        last = first + size - view.dtype.bytes
+        axes = [
+            (axis, self.compile(build.index(index)), self.compile(build.index(extent)))
+            for axis, (index, extent) in enumerate(zip(indices, view.shape))
+            if not (isinstance(index, nodes.Const) and isinstance(extent, int))
+        ]
+
+        def check(c: Cohort, places: Array) -> None:
+            for axis, index, extent in axes:
+                at, end = index(c), extent(c)
+                outside = (at < 0) | (at >= end)
+                if not outside.any():
+                    continue
+                lanes = c.mask_array() & outside & (places >= first) & (places <= last)
+                if lanes.any():
+                    c.batch.lane_fault(
+                        c,
+                        "sim/out-of-bounds",
+                        f"index {int(np.broadcast_to(at, lanes.shape)[lanes][0])} of axis {axis} of "
+                        f"`{name}`, whose extent is {int(end.flat[0])}: another element lies there",
+                        span,
+                        lanes,
+                    )
+
+        return check
 
     # --- registers
 

@@ -60,21 +60,28 @@ def _destinations(node: object) -> Iterator[tuple[nodes.View | nodes.Var, Span |
 def _suspect(param: nodes.Var) -> bool:
     if not isinstance(param.type, nodes.TensorType):
         return False
-    return _shared(param) or not all(isinstance(e, int) for e in param.type.shape)
+    return _shared(param) or not _static(param.type)
+
+
+def _static(type_: nodes.TensorType) -> bool:
+    return all(isinstance(extent, int) for extent in type_.shape)
 
 
 def _shared(buffer: nodes.Var) -> bool:
-    assert isinstance(buffer.type, nodes.TensorType)
-    return buffer.type.layout is not None and aliases(buffer.type.layout)
+    """Whether the layout of a buffer of static shape says so. Beside a run-time size there are run-time
+    strides, which only views know."""
+    type_ = buffer.type
+    assert isinstance(type_, nodes.TensorType)
+    return type_.layout is not None and _static(type_) and aliases(type_.layout)
 
 
 def _broadcast(view: nodes.View) -> bool:
-    """Whether a run-time dimension has stride zero, and not a run-time stride."""
+    """Whether a dimension of more than one element has stride zero, and not a run-time stride."""
     if not isinstance(view.layout, TileLayout) or len(view.layout.shard) != len(view.shape):
         return False
     strides = dict(view.dynamic_strides)
     return any(
-        not isinstance(extent, int) and iter_.stride == 0 and d not in strides
+        extent != 1 and iter_.stride == 0 and d not in strides
         for d, (extent, iter_) in enumerate(zip(view.shape, view.layout.shard))
     )
 
