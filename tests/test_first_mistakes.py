@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import operator
+import re
 from pathlib import Path
+from typing import Any
 
+import numpy
 import pytest
 import torch
 
 import tilejit as tile
+from tests.frontend.kernels import lower, make, tensor
 from tilejit import T
+from tilejit.ir.signature import ScalarArg
 
 SPREAD = "(2,32,4):(1@warpid,1@laneid,1)"
 
@@ -97,3 +103,110 @@ def test_repeats_have_a_limit() -> None:
     with pytest.raises(tile.ContractError) as caught:
         many_repeats.check(4097)
     assert caught.value.codes == ("tile/too-many-repeats",)
+
+
+@tile.jit
+def applied(X: T.Tensor((32,), "float32"), Y: T.Tensor((32,), "float32"), function: T.constexpr):
+    T.device_entry(launch=T.cuda.LaunchConfig(grid=1, block=32))
+    r = T.alloc_local((1,), "float32", layout="default")
+    t = T.cuda.thread_idx("x")
+    r[0] = X[t]
+    if T.constexpr(function in (max, T.max, operator.add)):
+        T.cuda.tile.ewise(function, r, r, 0.5)
+    else:
+        T.cuda.tile.ewise(function, r, r)
+    Y[t] = r[0]
+
+
+@pytest.mark.parametrize("function,expected", [
+    (T.tanh, torch.tanh),
+    (T.exp, torch.exp),
+    (T.abs, torch.abs),
+    (abs, torch.abs),
+    (T.max, lambda x: x.clamp(min=0.5)),
+    (max, lambda x: x.clamp(min=0.5)),
+    (operator.add, lambda x: x + 0.5),
+    (operator.neg, torch.neg),
+])  # fmt: skip
+def test_ewise_takes_functions_of_the_language(device: str, function: Any, expected: Any) -> None:
+    x = torch.linspace(-2, 2, 32, device=device)
+    y = torch.zeros_like(x)
+    applied(x, y, function)
+    assert torch.allclose(y, expected(x), atol=1e-3)
+
+
+MISTAKES = [
+    ("T.cuda.cta_sync", "drops it", "call it: T.cuda.cta_sync()"),
+    ("T.cuda.thread_idx('x') + 1", "drops it", "assign it, or delete the line"),
+    ("if t < N: pass", "'N' is not defined", "(N,) = X.shape gives it"),
+    ("if t < C: pass", "'C' is not defined", "R, C, _ = A.shape gives it"),
+    ("A[t] = 1.0", "1 index for 3 axes", "A[i, j, :] is a row"),
+    ("A[t, 0] = 1.0", "2 indices for 3 axes", "an element has 3 indices, A[i, j, k]"),
+    ("X[t] = A[t]", "1 index for 3 axes: one element takes one scalar", "A[i, j, k]"),
+    ("X[t] = A[t, 0, 0:2]", "[frontend/store]: one element takes one scalar", "A[i, j, k]"),
+    ("X[t] = X", "one element takes one scalar, got a global view", "an element is X[i]"),
+    ("if t < X.shape: pass", "`<` takes numbers", "unpack it: (N,) = X.shape"),
+    ("s = T.alloc_shared((32,), torch.float32)", "got torch.float32", '"float32" or T.float32'),
+    ("s = T.alloc_shared((32,), numpy.float16)", "got numpy.float16", '"float16" or T.float16'),
+    ("s = T.alloc_shared((32,), INT8)", "got int8", '"int8" or T.int8'),
+    ("s = T.alloc_shared((32,), torch.bool)", "got torch.bool", '"bool" or T.bool_'),
+    ("s = T.alloc_shared((32,), float)", "got float", '"float32" or T.float32'),
+    ("s = T.alloc_shared((32,), 'bf16')", "unknown dtype", '"bfloat16" or T.bfloat16'),
+    ("T.cuda.tile.ewise(T.fma, r, r)", "missing a required argument", "T.fma(a"),
+    ("T.cuda.tile.ewise(math.exp, r, r)", "exp cannot take run-time values", "T.exp"),
+    ("if t < A.shape: pass", "`<` takes numbers", "unpack it: M, N, K0 = X.shape"),
+    ("T.cta_sync()", "T has no 'cta_sync'", "did you mean T.cuda.cta_sync?"),
+    ("T.LaunchConfig()", "T has no 'LaunchConfig'", "did you mean T.cuda.LaunchConfig?"),
+    ("T.ewise()", "T has no 'ewise'", "did you mean T.cuda.tile.ewise?"),
+    ("T.cuda.exp(t)", "T.cuda has no 'exp'", "did you mean T.exp?"),
+    ("T.cuda.thread_id()", "T.cuda has no 'thread_id'", "T.cuda.thread_idx"),
+    ("T.zeros((4,))", "T has no 'zeros'", "docs/language.md lists everything in T"),
+    ("T.print('t=%d', t)", "0 holes for 1 values", "each {} in the text marks a value"),
+]
+
+
+@pytest.mark.parametrize("body,message,help_text", MISTAKES, ids=[m[0] for m in MISTAKES])
+def test_what_to_write_instead(body: str, message: str, help_text: str) -> None:
+    text = (
+        "def k(X: T.Tensor(('N',)), A: T.Tensor(('R', 'C', 4))):\n"
+        f"    t = T.cuda.thread_idx('x')\n    r = T.alloc_local((4,), 'float32')\n    {body}\n"
+    )
+    kernel = make(text, math=math, torch=torch, numpy=numpy, INT8=numpy.dtype("int8"))
+    with pytest.raises(tile.SyntaxUnsupported, match=re.escape(message)) as caught:
+        lower(kernel, X=tensor("float32", 32), A=tensor("float32", 32, 8, 4))
+    (diagnostic,) = caught.value.diagnostics
+    assert help_text in dict(diagnostic.notes)["help"]
+    assert diagnostic.span is not None
+
+
+@pytest.mark.parametrize("extent", ["N / 32", "n / 32"])
+def test_a_grid_is_divided_with_two_slashes(extent: str) -> None:
+    kernel = make(
+        "def k(X: T.Tensor(('N',)), n: T.int32):\n    (N,) = X.shape\n"
+        f"    T.device_entry(launch=T.cuda.LaunchConfig(grid={extent}, block=32))\n"
+    )
+    with pytest.raises(tile.SyntaxUnsupported, match="a grid extent is an integer.*") as caught:
+        lower(kernel, X=tensor("float32", 64), n=ScalarArg(T.int32))
+    assert "//" in dict(caught.value.diagnostics[0].notes)["help"]
+
+
+@pytest.mark.parametrize("given,written", [
+    (torch.float32, '"float32" or T.float32'), ("f32", '"float32" or T.float32'),
+    ("half", '"float16" or T.float16'), (numpy.int64, '"int64" or T.int64'),
+    ("s32", '"int32" or T.int32'), ("flot32", '"float32" or T.float32'),
+])  # fmt: skip
+def test_an_annotation_says_how_the_dtype_is_written(given: Any, written: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"write {written}")):
+        T.Tensor(("N",), given)
+
+
+def test_standard_input_is_not_sent_to_the_repl() -> None:
+    helps = []
+    for file in ("<stdin>", "<string>"):
+        scope: dict[str, Any] = {}
+        exec(compile("def k(): pass", file, "exec"), scope)
+        with pytest.raises(tile.SyntaxUnsupported) as caught:
+            tile.jit(scope["k"])
+        assert caught.value.codes == ("frontend/no-source",)
+        helps.append(dict(caught.value.diagnostics[0].notes)["help"])
+    assert ["REPL" in text for text in helps] == [False, True]

@@ -15,6 +15,7 @@ from tests.frontend.kernels import Jit, lower, make, results, same_as_python, te
 from tilejit import dtypes as d
 from tilejit import frontend
 from tilejit.errors import SyntaxUnsupported
+from tilejit.ir.script import print_function
 from tilejit.ir.signature import ScalarArg
 
 
@@ -410,3 +411,31 @@ def test_a_decorated_helper_is_what_the_decorator_made() -> None:
     assert results(make(text.format("h(4)")), n=5)[:3] == [12, 13, 10]
     with pytest.raises(SyntaxUnsupported, match=r"\*args parameters are not supported"):
         results(make(text.format("g(n)")), n=5)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "out[0] = 1.0 if any((q := i) > 1 for i in (1, 2, 3)) else 0.0",
+        "out[0] = sum(1.0 for i in (1, 2, 3) if (q := i) > 1)",
+        "g = (i + out[1] for i in (1, 2, 3))\n            out[0] = sum(g)",
+    ],
+)
+def test_generators_whose_time_of_running_would_show_are_refused(body: str) -> None:
+    kernel = make(f"""
+        def k(out: T.Tensor((8,), "float32")):
+            {body}
+    """)
+    with pytest.raises(SyntaxUnsupported, match="list comprehension"):
+        lower(kernel, out=tensor("float32", 8))
+
+
+def test_a_walrus_in_a_lambda_in_a_comprehension_is_the_lambdas() -> None:
+    kernel = make(
+        """
+        def k(out: T.Tensor((8,), "float32")):
+            out[0] = sum([(lambda: (q := i) + 1.0)() for i in (1, 2)]) + q
+        """,
+        q=77.0,
+    )
+    assert "82.0" in print_function(lower(kernel, out=tensor("float32", 8)).function)

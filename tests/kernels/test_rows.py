@@ -175,11 +175,15 @@ def test_what_is_no_matrix_of_floats_is_refused(device: str) -> None:
         (lambda: norm.rms_norm(x, w[0].half()), "weight or bias is torch.float16"),
         (lambda: norm.rms_norm(x, w[0, :32]), "weight or bias is torch.float32 of shape"),
         (lambda: norm.layer_norm(x, w[0], w.view(-1)[::2]), "lie 2 apart"),
-        (lambda: norm.rms_norm(x, w[0], out=w.view(-1)[:128].view(2, 64)[:1].expand(4, 64)), "share"),
+        (lambda: norm.rms_norm(x[:2], w[0], out=w), "share memory with the weight"),
         (lambda: add.add(x[0], x[0].half()), "one dtype and length"),
         (lambda: add.add(x[0], x[0], torch.empty(64, dtype=torch.int32, device=device)), "one dtype"),
         (lambda: add.add(x[0], x[0, :32]), "one dtype and length"),
         (lambda: add.add(x, x), "vectors"),
+        (lambda: add.add(x[0], 1.0), "expected tensors"),
+        (lambda: add.add(x[0, :60], x[1, :60], x[0, 4:]), "share memory"),
+        (lambda: softmax.softmax(x, w[:1].expand(4, 64)), "rows of out overlap"),
+        (lambda: softmax.softmax(x, w.view(-1).as_strided((4, 64), (16, 1))), "rows of out overlap"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=message):
             call()

@@ -22,7 +22,7 @@ from tilejit.errors import TileError, attach_span
 from tilejit.frontend import env, names, operators, tensors
 from tilejit.frontend.reach import kernel_within
 from tilejit.frontend.state import Frame, Lowering
-from tilejit.frontend.targets import assigned_names
+from tilejit.frontend.targets import assigned_names, walrus_names
 from tilejit.frontend.values import (
     LocalFunction,
     any_runtime,
@@ -325,6 +325,9 @@ def _list_comprehension(lw: Lowering, node: ast.ListComp) -> Any:
 
 def _generator(lw: Lowering, node: ast.GeneratorExp) -> Any:
     """A generator is written out at once; what that could change is refused."""
+    if walrus_names([node.elt, *(test for g in node.generators for test in g.ifs)]):
+        lw.refuse("iteration", "`:=` in a generator expression, which Python may leave early", node,
+                  help="use a list comprehension")  # fmt: skip
     items, scope = _comprehend(lw, node)
     if any(_made_in(scope, item) for item in items):
         lw.refuse("iteration", "a generator expression gives functions that it makes", node,

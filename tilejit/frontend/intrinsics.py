@@ -227,7 +227,10 @@ def _print(lw: Lowering, format: Any, *values: Any) -> None:
         lw.refuse("static", f"T.print takes a compile-time format, got {describe(format)}")
     holes = format.replace("{{", "").replace("}}", "").count("{}")
     if holes != len(values):
-        lw.refuse("print", f"{format!r} has {holes} holes for {len(values)} values")
+        lw.refuse(
+            "print", f"{format!r} has {holes} holes for {len(values)} values",
+            help='each {} in the text marks a value: T.print("t = {}", t)',
+        )  # fmt: skip
     operands = [operators.typed(lw, v) for v in values]
     call = ir.Call("print", (ir.Text(format), *operands), span=lw.here())
     lw.emit(ir.Evaluate(call, span=lw.here()))

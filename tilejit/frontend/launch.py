@@ -115,7 +115,10 @@ def _grid(lw: Lowering, value: Any) -> tuple[Any, ...]:
             entries.append(operators.const(lw, entry, dtypes.int64))
             continue
         if not is_scalar(entry) or not dtype_of(entry).is_integer:
-            lw.refuse("launch", f"a grid extent is an integer, got {describe(entry)}")
+            lw.refuse(
+                "launch", f"a grid extent is an integer, got {describe(entry)}",
+                help="divide with //, or T.ceildiv to round up",
+            )  # fmt: skip
         _check_host(lw, entry)
         entries.append(operators.cast(lw, entry, dtypes.int64))
     return tuple(entries)

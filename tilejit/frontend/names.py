@@ -14,6 +14,10 @@ from typing import Any
 from tilejit.frontend import env
 from tilejit.frontend.captures import help_for, refusal
 from tilejit.frontend.state import Frame, Lowering
+from tilejit.language import cuda, namespace, tile
+from tilejit.language.annotations import LaunchConfig
+
+SPELLED = {namespace.__name__: "T", cuda.__name__: "T.cuda", tile.__name__: "T.cuda.tile"}
 
 
 def resolve(lw: Lowering, name: str, node: ast.AST) -> Any:
@@ -54,27 +58,44 @@ def _outside(lw: Lowering, function: types.FunctionType, name: str, node: ast.AS
         return builtin_table[name]
     known = [*lw.frame.env, *table, *builtin_table]
     close = difflib.get_close_matches(name, known, n=3)
-    lw.refuse(
-        "name", f"name {name!r} is not defined", node,
-        help=f"did you mean {', '.join(close)}?" if close else "define it before the kernel is used",
-    )  # fmt: skip
+    help_text = "define it before the kernel is used"
+    if name in lw.sizes:
+        help_text = f"{lw.sizes[name]} gives it"
+    elif close:
+        help_text = f"did you mean {', '.join(close)}?"
+    lw.refuse("name", f"name {name!r} is not defined", node, help=help_text)
 
 
 def module_attribute(lw: Lowering, module: types.ModuleType, name: str, node: ast.AST) -> Any:
     """``module.name``"""
     if not hasattr(module, name):
-        spelled = "T" if module.__name__ == "tilejit.language.namespace" else module.__name__
-        public = [n for n in dir(module) if not n.startswith("_")]
-        close = difflib.get_close_matches(name, public, n=3)
+        spelled = SPELLED.get(module.__name__)
+        if spelled:
+            close, otherwise = _in_language(name), "docs/language.md lists everything in T"
+        else:
+            public = [n for n in dir(module) if not n.startswith("_")]
+            close = difflib.get_close_matches(name, public, n=3)
+            otherwise = "look at the module's contents"
         lw.refuse(
-            "attribute", f"{spelled} has no {name!r}", node,
-            help=f"did you mean {', '.join(close)}?" if close else "look at the module's contents",
+            "attribute", f"{spelled or module.__name__} has no {name!r}", node,
+            help=f"did you mean {', '.join(close)}?" if close else otherwise,
         )  # fmt: skip
     value = getattr(module, name)
     if module.__name__.startswith("tilejit.language"):
         return value
     label = f"{module.__name__}.{name}"
     return _captured(lw, label, value, lambda: getattr(module, name), node)
+
+
+def _in_language(name: str) -> list[str]:
+    """What ``T`` and the modules in it call ``name``, else what is called nearly so."""
+    spellings = {own: [f"T.{own}"] for own in namespace.__all__}
+    for module in (cuda, tile):
+        for own, value in vars(module).items():
+            if getattr(value, "__module__", None) in (module.__name__, LaunchConfig.__module__):
+                spellings.setdefault(own, []).append(f"{SPELLED[module.__name__]}.{own}")
+    close = [name] if name in spellings else difflib.get_close_matches(name, spellings, n=3)
+    return [spelling for own in close for spelling in spellings[own]]
 
 
 def _captured(lw: Lowering, label: str, value: Any, read: Any, node: ast.AST) -> Any:

@@ -31,6 +31,7 @@ from tilejit.frontend.values import (
     is_scalar,
     rebuild,
     same,
+    unpacking,
 )
 from tilejit.ir import build
 from tilejit.ir import nodes as ir
@@ -138,7 +139,12 @@ def common(lw: Lowering, a: Any, b: Any, what: str) -> tuple[Any, Any]:
     """Both operands in their common type."""
     for side in (a, b):
         if not (is_number(side) or is_scalar(side)):
-            lw.refuse("type", f"{what} takes numbers, got {describe(side)}")
+            message = f"{what} takes numbers, got {describe(side)}"
+            if isinstance(side, tuple) and side and all(map(_is_size, side)):
+                names = ["M", "N", *(f"K{i}" for i in range(len(side) - 2))]
+                pattern = unpacking(names if len(side) > 1 else ["N"])
+                lw.refuse("type", message, help=f"unpack it: {pattern} = X.shape")
+            lw.refuse("type", message)
         if is_scalar(side) and isinstance(side.type, ir.PointerType):
             lw.refuse(
                 "pointer-arithmetic", f"{what} does not take a {side.type}",
@@ -152,6 +158,12 @@ def common(lw: Lowering, a: Any, b: Any, what: str) -> tuple[Any, Any]:
     if dtype not in dtypes.ARITHMETIC:
         lw.refuse("type", f"{what}: no arithmetic on {dtype}; cast it first")
     return build.cast(a, dtype, span=lw.here()), build.cast(b, dtype, span=lw.here())
+
+
+def _is_size(value: Any) -> bool:
+    """What a shape holds: an integer, or a run-time size."""
+    integral = is_scalar(value) and is_numeric(value) and dtype_of(value).is_integer
+    return isinstance(value, int) or integral
 
 
 def alike(lw: Lowering, a: Any, b: Any, what: str) -> tuple[Any, Any]:

@@ -14,6 +14,7 @@ from tilejit import dtypes
 from tilejit.errors import SyntaxUnsupported, TileError, fault
 from tilejit.frontend.kernel import Kernel, ParamSpec
 from tilejit.frontend.state import Lowering
+from tilejit.frontend.values import unpacking
 from tilejit.ir import nodes as ir
 from tilejit.ir import views
 from tilejit.ir.signature import ConstArg, ScalarArg, Signature, TensorArg
@@ -133,7 +134,18 @@ def bind(lw: Lowering, kernel: Kernel) -> dict[str, Any]:
                 bound[spec.name] = var
             case TensorArg():
                 bound[spec.name] = _tensor(lw, spec, arg)
+                _note_sizes(lw, spec)
     return bound
+
+
+def _note_sizes(lw: Lowering, spec: ParamSpec) -> None:
+    """How the body gets the dimensions that an annotation names."""
+    dims = spec.annotation.shape if isinstance(spec.annotation, Tensor) else None
+    names = [d.name if isinstance(d, DynamicDim) else d for d in dims or ()]
+    pattern = unpacking([n if isinstance(n, str) else "_" for n in names])
+    for name in names:
+        if isinstance(name, str):
+            lw.sizes.setdefault(name, f"{pattern} = {spec.name}.shape")
 
 
 def _dynamic_names(kernel: Kernel) -> set[str]:

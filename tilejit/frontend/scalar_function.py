@@ -6,11 +6,12 @@ The body is scalar bindings, ``if``/``else`` and returns. Not here: the tile wal
 from __future__ import annotations
 
 import ast
+import types
 from typing import Any
 
 from tilejit import dtypes
 from tilejit.dtypes import DType
-from tilejit.frontend import calls, control, operators
+from tilejit.frontend import calls, control, intrinsics, operators
 from tilejit.frontend.kernel import Kernel
 from tilejit.frontend.shapes import Leaf
 from tilejit.frontend.source import Source
@@ -24,7 +25,7 @@ def lower(
     lw: Lowering, function: Any, dst: Any, inputs: list[Any]
 ) -> tuple[ir.LambdaExpr, list[Any]]:
     """The typed body, and the inputs with literals typed by the parameters they meet."""
-    source, code, outer, annotated = _parts(lw, function)
+    source, code, outer, annotated = _parts(lw, function, len(inputs))
     parameters = [*code.args.posonlyargs, *code.args.args]
     if code.args.kwonlyargs or len(parameters) != len(inputs):
         lw.refuse(
@@ -45,13 +46,16 @@ def lower(
 
 
 def _parts(
-    lw: Lowering, function: Any
+    lw: Lowering, function: Any, count: int
 ) -> tuple[Source, ast.FunctionDef | ast.Lambda, Frame | None, dict[str, DType]]:
     """Source, code, enclosing frame and annotated dtypes (``return`` included)."""
     if isinstance(function, LocalFunction):
         return function.frame.source, function.node, function.frame, _local_types(lw, function)
     kernel: Kernel | None = getattr(function, "__tilejit_kernel__", None)
     if kernel is None:
+        builtin = isinstance(function, DType | type | types.BuiltinFunctionType)
+        if builtin or intrinsics.find(function) is not None:
+            return lw.frame.source, _calling(lw, function, count), None, {}
         if not hasattr(function, "__code__"):
             lw.refuse("ewise", f"ewise takes a scalar function first, got {describe(function)}")
         kernel = calls.parse_helper(lw, function)
@@ -60,6 +64,19 @@ def _parts(
     if kernel.returns is not None:
         annotated["return"] = kernel.returns
     return kernel.source, kernel.node, None, annotated
+
+
+def _calling(lw: Lowering, function: Any, count: int) -> ast.Lambda:
+    """``lambda x0, x1: function(x0, x1)``: what has no Python body of its own is called."""
+    names = [f"x{i}" for i in range(count)]
+    parameters = ast.arguments([], [ast.arg(n) for n in names], None, [], [], None, [])
+    read: list[ast.expr] = [ast.Name(n, ast.Load()) for n in names]
+    code = ast.Lambda(parameters, ast.Call(ast.Constant(function), read, []))
+    assert isinstance(lw.node, ast.Call)
+    written = lw.node.args[0] if lw.node.args else lw.node
+    for part in ast.walk(code):
+        ast.copy_location(part, written)
+    return code
 
 
 def _local_types(lw: Lowering, function: LocalFunction) -> dict[str, DType]:

@@ -96,12 +96,13 @@ def read(function: types.FunctionType, source: str | None = None) -> Source:
 
 
 def no_source(function: types.FunctionType, why: str) -> SyntaxUnsupported:
+    failed = function.__code__.co_filename == "<stdin>"
+    places = "a file or a notebook cell" if failed else "a file, a notebook cell or the REPL"
     error = fault(
         SyntaxUnsupported,
         "frontend/no-source",
         f"the source of {function.__qualname__!r} cannot be read: {why}",
-        help="define kernels in a file, a notebook cell or the REPL, or pass the text: "
-        "tilejit.jit(function, source=text)",
+        help=f"define kernels in {places}, or pass the text: tilejit.jit(function, source=text)",
     )
     assert isinstance(error, SyntaxUnsupported)
     return error

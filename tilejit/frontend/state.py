@@ -203,6 +203,7 @@ class Lowering:
         self.launch: ir.LaunchConfig | None = None
         self.launch_span: Span | None = None
         self.params: list[ir.Var] = []
+        self.sizes: dict[str, str] = {}  # named dimensions: what to write for them
         self.taken: set[str] = set()
         self.mutable: set[str] = set()
         self.depth = 0

@@ -11,6 +11,7 @@ import ast
 from collections.abc import Callable
 from typing import Any
 
+from tilejit.dtypes import DType
 from tilejit.errors import TileError
 from tilejit.frontend import control, env, names, operators, tensors
 from tilejit.frontend.expressions import (
@@ -25,7 +26,14 @@ from tilejit.frontend.expressions import (
 )
 from tilejit.frontend.expressions import refuse_node as refuse_expression
 from tilejit.frontend.state import FALLS, Flow, Lowering
-from tilejit.frontend.values import RangeLoop, any_runtime, describe, is_runtime
+from tilejit.frontend.values import (
+    LocalFunction,
+    Method,
+    RangeLoop,
+    any_runtime,
+    describe,
+    is_runtime,
+)
 from tilejit.ir import nodes as ir
 from tilejit.language.annotations import constexpr
 from tilejit.layout import LayoutError
@@ -54,6 +62,9 @@ def run_statement(lw: Lowering, node: ast.stmt, rest: list[ast.stmt]) -> Flow:
 
 def _assign(lw: Lowering, node: ast.Assign) -> None:
     first = node.targets[0]
+    if isinstance(node.value, ast.GeneratorExp):
+        lw.refuse("iteration", "a generator expression with a name runs when Python asks it to",
+                  node.value, help="use a list comprehension")  # fmt: skip
     lw.hint = first.id if isinstance(first, ast.Name) else None
     value = evaluate(lw, node.value)
     lw.hint = None
@@ -210,10 +221,17 @@ def _expression(lw: Lowering, node: ast.Expr) -> None:
         if isinstance(value, ir.Call):
             lw.emit(ir.Evaluate(value, span=lw.here()))
         return
+    named = isinstance(node.value, ast.Name | ast.Attribute)
     lw.refuse(
         "no-effect", f"this statement computes {describe(value)} and drops it", node,
-        help="assign it, or delete the line",
+        help=f"call it: {ast.unparse(node.value)}()" if named and _is_function(value)
+        else "assign it, or delete the line",
     )  # fmt: skip
+
+
+def _is_function(value: Any) -> bool:
+    called = callable(value) and not isinstance(value, DType)
+    return called or isinstance(value, LocalFunction | Method)
 
 
 def _assert(lw: Lowering, node: ast.Assert) -> None:

@@ -37,9 +37,28 @@ def _collect(node: ast.AST, names: set[str]) -> None:
     if isinstance(node, ast.Lambda):
         return
     if isinstance(node, ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp):
-        for inner in ast.walk(node):
-            if isinstance(inner, ast.NamedExpr):
-                names.add(inner.target.id)
+        _collect_walrus(node, names)
         return
     for child in ast.iter_child_nodes(node):
         _collect(child, names)
+
+
+def walrus_names(nodes: Iterable[ast.AST]) -> set[str]:
+    """Names that ``:=`` binds in ``nodes``, not looking into lambdas."""
+    names: set[str] = set()
+    for node in nodes:
+        _collect_walrus(node, names)
+    return names
+
+
+def _collect_walrus(node: ast.AST, names: set[str]) -> None:
+    """What ``:=`` in a comprehension binds in the function around it: not what a lambda in it binds."""
+    if isinstance(node, ast.NamedExpr):
+        names.add(node.target.id)
+    inner = (
+        [*node.args.defaults, *filter(None, node.args.kw_defaults)]
+        if isinstance(node, ast.Lambda)
+        else ast.iter_child_nodes(node)
+    )
+    for child in inner:
+        _collect_walrus(child, names)

@@ -20,6 +20,7 @@ from tilejit.frontend.state import Lowering
 from tilejit.frontend.values import Method, Sub, describe, dtype_of, is_number, is_scalar
 from tilejit.ir import build, views
 from tilejit.ir import nodes as ir
+from tilejit.language.annotations import dtype_text, near_dtype
 from tilejit.layout import THREAD_AXES, ComposeLayout, Layout, TileLayout
 
 INDEXABLE = (ir.View, ir.Region, Sub)
@@ -176,18 +177,53 @@ def store(lw: Lowering, receiver: Any, index: Any, value: Any) -> None:
             help="compile-time values do not change",
         )
     full = _full(lw, receiver.shape, items)
+    if len(items) < len(full) and not any(i is Ellipsis or isinstance(i, slice) for i in items):
+        lw.refuse("subscript", _counted(len(items), receiver), help=_row_or_element(receiver))
     if any(isinstance(item, slice) for item in full):
         lw.refuse(
             "store", "a region is stored to by tile instructions, one element at a time by A[i, j] = x",
             help='T.cuda.tile.apply(T.ptx["st…"], region, registers)',
         )  # fmt: skip
     _refuse_storage_only(lw, receiver)
-    if isinstance(value, ir.View | ir.Region) or not (is_scalar(value) or is_number(value)):
+    if isinstance(value, ir.View | ir.Region):
+        view = value.view if isinstance(value, ir.Region) else value
+        given = _indexed(value) if isinstance(value, ir.Region) else 0
+        short = f"{_counted(given, view)}: " if 0 < given < len(view.shape) else ""
+        lw.refuse(
+            "store", f"{short}one element takes one scalar, got {describe(value)}",
+            help=_row_or_element(view),
+        )  # fmt: skip
+    if not (is_scalar(value) or is_number(value)):
         lw.refuse("store", f"one element takes one scalar, got {describe(value)}")
     if is_scalar(value) and isinstance(value.type, ir.PointerType):
         value = operators.cast(lw, value, operators.pointer_dtype(value.type))
     converted = operators.cast(lw, value, receiver.dtype)
     lw.emit(ir.Store(receiver, _element(lw, receiver, full), converted, span=lw.here()))
+
+
+def _indexed(region: ir.Region) -> int:
+    """The leading axes that were given an index or a slice; whole axes follow."""
+    count = len(region.extents)
+    for start, part, whole in reversed([*zip(region.starts, region.extents, region.view.shape)]):
+        if part != whole or not (isinstance(start, ir.Const) and start.value == 0):
+            break
+        count -= 1
+    return count
+
+
+def _counted(count: int, view: ir.View) -> str:
+    indices = "1 index" if count == 1 else f"{count} indices"
+    return f"{indices} for {len(view.shape)} axes"
+
+
+def _row_or_element(view: ir.View) -> str:
+    """How both are written, for who gave fewer indices than axes."""
+    name, axes = view.buffer.name, [*"ijklmnpq"[: len(view.shape)]]
+    element = f"{name}[{', '.join(axes) or '()'}]"
+    if len(axes) < 2:
+        return f"an element is {element}"
+    row = f"{name}[{', '.join([*axes[:-1], ':'])}]"
+    return f"{row} is a row for tile instructions; an element has {len(axes)} indices, {element}"
 
 
 def _element(lw: Lowering, view: ir.View, items: list[Any]) -> tuple[Any, ...]:
@@ -307,11 +343,17 @@ def static_shape(lw: Lowering, view: ir.View) -> tuple[int, ...]:
 
 def as_dtype(lw: Lowering, value: Any) -> dtypes.DType:
     if not isinstance(value, str | dtypes.DType):
-        lw.refuse("static", f"a dtype or its name is needed, got {describe(value)}")
+        near = near_dtype(value)
+        got = describe(value) if near is None else dtype_text(value)
+        lw.refuse("static", f"a dtype or its name is needed, got {got}", help=_write(near))
     try:
         return dtypes.dtype(value)
     except ValueError as error:
-        lw.refuse("dtype", str(error))
+        lw.refuse("dtype", str(error), help=_write(near_dtype(value)))
+
+
+def _write(near: str | None) -> str:
+    return f"write {near or 'a dtype such as T.float32'}"
 
 
 def as_layout(lw: Lowering, value: Any, shape: tuple[int, ...]) -> Layout | None:

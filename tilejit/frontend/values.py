@@ -242,6 +242,11 @@ def function_name(value: Any) -> str | None:
     return f"the lambda of line {line}" if name == "<lambda>" else f"the function {name}"
 
 
+def unpacking(names: list[str]) -> str:
+    """The target that messages write for the parts of a shape: ``M, N``, ``(N,)``."""
+    return f"({names[0]},)" if len(names) == 1 else ", ".join(names)
+
+
 def describe(value: Any) -> str:
     """How messages call a value."""
     if isinstance(value, ir.View | ir.Region):

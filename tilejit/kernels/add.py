@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tilejit import T, jit
+from tilejit.kernels import rows
 
 THREADS = 128
 VECTORS = 1
@@ -56,12 +57,14 @@ _OPCODES = {
 
 
 def add(a, b, out=None):
-    """``a + b`` for 1-D float32, float16 or bfloat16 tensors of one length and dtype."""
+    """``a + b`` for vectors of one length and dtype; ``out`` may be ``a`` or ``b``."""
     import torch
 
     if out is None:
         out = torch.empty_like(a)
     for other in (b, out):
+        if not isinstance(other, torch.Tensor):
+            raise ValueError(f"expected tensors, got {other!r}")
         if a.ndim != 1 or other.shape != a.shape or other.dtype != a.dtype:
             raise ValueError(
                 f"expected vectors of one dtype and length, got {a.dtype} {tuple(a.shape)} and "
@@ -69,8 +72,13 @@ def add(a, b, out=None):
             )
     if a.numel() == 0:
         return out
+    for operand in (a, b):
+        if operand.data_ptr() != out.data_ptr() or operand.stride() != out.stride():
+            rows.apart("an operand, unless it is the operand", operand, out)
     bytes_ = a.numel() * a.element_size()
-    aligned = all(t.is_contiguous() and t.data_ptr() % 16 == 0 for t in (a, b, out))
+    aligned = all(
+        t.is_contiguous() and t.data_ptr() % 16 == 0 and not t.is_neg() for t in (a, b, out)
+    )
     opcode = _OPCODES.get(str(a.dtype))
     if aligned and opcode and bytes_ % 16 == 0:
         words = [t.view(-1).view(torch.uint32).view(-1, 4) for t in (a, b, out)]

@@ -377,13 +377,15 @@ def plan_for(kernel: Kernel, source, target, *parameters) -> RowPlan | None:
         raise ValueError(f"expected float32, float16 or bfloat16, got {source.dtype}")
     _alike("out", target, source, (rows, row_elems))
     addresses = 16 | source.data_ptr() | target.data_ptr()
+    if rows > 1 and target.stride(0) < row_elems:
+        raise ValueError(f"rows of out overlap: {row_elems} elements, {target.stride(0)} apart")
     if rows > 1:
         addresses |= (source.stride(0) | target.stride(0)) * elem_bytes
-    _apart("the input", source, target)
+    apart("the input", source, target)
     for parameter in parameters:
         if parameter is not None:
             _alike("the weight or bias", parameter, source, (row_elems,))
-            _apart("the weight or bias", parameter, target)
+            apart("the weight or bias", parameter, target)
             addresses |= parameter.data_ptr()
     if rows == 0 or row_elems == 0:
         return None
@@ -402,14 +404,15 @@ def _alike(what: str, tensor, source, shape: tuple[int, ...]) -> None:
             raise ValueError(f"the elements of a row lie {t.stride(-1)} apart; call .contiguous()")
 
 
-def _apart(what: str, a, b) -> None:
+def apart(what: str, a, b) -> None:
+    """Refuse two tensors that share memory."""
     if a.device.type != "meta" and _overlap(a, b):
         raise ValueError(f"the result may not share memory with {what}")
 
 
 def _overlap(a, b) -> bool:
-    """Whether elements of two tensors of unit-stride rows meet, exactly where their rows have one
-    pitch, else as address ranges."""
+    """Whether elements of two vectors, or of two matrices of unit-stride rows, meet: exactly where their
+    first strides are one, else as address ranges."""
     if a.numel() == 0 or b.numel() == 0:
         return False
 
@@ -419,10 +422,10 @@ def _overlap(a, b) -> bool:
 
     if a.data_ptr() >= end(b) or b.data_ptr() >= end(a):
         return False
-    if a.ndim != 2 or b.ndim != 2 or a.stride(0) != b.stride(0):
+    if a.shape != b.shape or a.stride(0) != b.stride(0):
         return True
     pitch = a.stride(0) * a.element_size()
-    width = a.shape[1] * a.element_size()
+    width = (a.shape[1] if a.ndim == 2 else 1) * a.element_size()
     apart = (b.data_ptr() - a.data_ptr()) % pitch if pitch else 0
     return apart < width or apart + width > pitch
 

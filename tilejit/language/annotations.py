@@ -9,11 +9,13 @@ Not here: matching them with arguments (``runtime.specialise``, ``frontend.param
 
 from __future__ import annotations
 
+import difflib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
-from tilejit.dtypes import DType, dtype
+from tilejit.dtypes import BY_NAME, DType, dtype
 
 V = TypeVar("V")
 
@@ -82,7 +84,35 @@ def replace_optional(tensor: Tensor) -> Tensor:
 
 
 def _dtype(value: DType | str) -> DType:
-    return dtype(value)
+    try:
+        return dtype(value)
+    except ValueError:
+        near = near_dtype(value)
+        if near is None:
+            raise
+        raise ValueError(f"{dtype_text(value)} is no dtype: write {near}") from None
+
+
+_SHORT = {"f": "float", "fp": "float", "bf": "bfloat", "i": "int", "s": "int", "u": "uint"}
+_WORDS = {
+    "half": "float16", "float": "float32", "double": "float64", "int": "int32", "long": "int64",
+}  # fmt: skip
+
+
+def near_dtype(value: object) -> str | None:
+    """How to write the dtype that ``value`` is meant for: one of torch or NumPy, or a short name."""
+    name = _WORDS.get(bare := dtype_text(value).strip("'").rpartition(".")[2], bare)
+    if (short := re.fullmatch(r"([a-z]+?)(\d+)", name)) and short[1] in _SHORT:
+        name = _SHORT[short[1]] + short[2]
+    close = difflib.get_close_matches(name, BY_NAME, n=1, cutoff=0.8)
+    return f'"{close[0]}" or T.{"bool_" if close[0] == "bool" else close[0]}' if close else None
+
+
+def dtype_text(value: object) -> str:
+    """How messages call what was given as a dtype: ``torch.float32``, ``numpy.float32``, ``'f32'``."""
+    if isinstance(value, type):
+        return f"{value.__module__}.{value.__name__}".removeprefix("builtins.")
+    return repr(value) if isinstance(value, str) else str(value)
 
 
 def _dims(shape: Sequence[Dim] | Dim | None) -> tuple[Dim, ...] | None:
