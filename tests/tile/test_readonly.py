@@ -67,16 +67,20 @@ def test_reading_a_broadcast_is_legal() -> None:
     assert codes(kernel(apply("ld.global.v4.b32", whole(R), row), params=(x,))) == []
 
 
-def test_a_runtime_dimension_of_stride_zero() -> None:
+def test_beside_a_runtime_size_the_type_says_it() -> None:
     size, stride = var("M"), var("X_stride0", nodes.INT64)
-    kind = nodes.TensorType(
-        (size, 4), nodes.FLOAT32.dtype, layout.parse("(1,4):(0,1)"), "global", 16
-    )
-    x = nodes.Var("X", kind)
+    where = layout.parse("(1,4):(0,1)")
     one = nodes.Const(1.0, nodes.FLOAT32)
-    for strides, expected in (((), ["tile/read-only"]), (((0, stride),), [])):
-        store = nodes.Store(views.whole(x, strides), (i32(0), i32(0)), one)
-        assert codes(kernel(store, params=(x, size, stride))) == expected
+    for read_only, strides in ((True, ()), (False, ((0, stride),))):
+        kind = nodes.TensorType((size, 4), nodes.FLOAT32.dtype, where, "global", 16, read_only)
+        x = nodes.Var("X", kind)
+        row = views.sub(views.whole(x, strides), (i32(0), (None, None, None)))
+        for store in (
+            nodes.Store(views.whole(x, strides), (i32(0), i32(0)), one),
+            nodes.Store(row, (i32(0),), one),
+        ):
+            expected = ["tile/read-only"] if read_only else []
+            assert codes(kernel(store, params=(x, size, stride))) == expected
 
 
 @pytest.mark.parametrize(

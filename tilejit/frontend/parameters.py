@@ -19,7 +19,7 @@ from tilejit.ir import nodes as ir
 from tilejit.ir import views
 from tilejit.ir.signature import ConstArg, ScalarArg, Signature, TensorArg
 from tilejit.language.annotations import DynamicDim, Tensor
-from tilejit.layout import Iter, TileLayout
+from tilejit.layout import Iter, TileLayout, aliases
 
 
 def check(kernel: Kernel, signature: Signature) -> None:
@@ -168,7 +168,14 @@ def _tensor(lw: Lowering, spec: ParamSpec, arg: TensorArg) -> ir.View:
         else:
             iters.append(Iter(static_extent, stride))
     layout = TileLayout(tuple(iters) or (Iter(1, 1),))
-    kind = ir.TensorType(shape, arg.dtype, layout, "global", arg.align_bytes)
+    # A run-time size counts as 2; run-time strides are not zero (``runtime.specialise``).
+    known = tuple(
+        Iter(2 if extent is None else extent, stride)
+        for extent, stride in zip(arg.shape, arg.strides)
+        if stride is not None
+    )
+    read_only = bool(known) and aliases(TileLayout(known))
+    kind = ir.TensorType(shape, arg.dtype, layout, "global", arg.align_bytes, read_only)
     buffer = ir.Var(spec.name, kind, span=spec.span)
     lw.params.append(buffer)
     return views.whole(buffer, tuple(strides))

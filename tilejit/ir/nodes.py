@@ -70,7 +70,8 @@ class TensorType:
 
     A dimension is an int, or the ``Var`` of a dynamic size (parameters in global space only).
     ``align_bytes`` is what the base address is guaranteed to be a multiple of. A parameter two of whose
-    elements share an address (a zero stride) is read-only: the checker refuses stores to it.
+    elements share an address (a zero stride) is read-only: the checker refuses stores to it. The layout
+    shows that where the shape is static; beside a run-time size ``read_only`` says so.
     """
 
     shape: tuple[int | Var, ...]
@@ -78,6 +79,7 @@ class TensorType:
     layout: Layout | None
     space: Space
     align_bytes: int
+    read_only: bool = False
 
     def __str__(self) -> str:
         shape = ",".join(str(d) if isinstance(d, int) else d.name for d in self.shape)

@@ -63,7 +63,7 @@ def _type(kind: nodes.Type) -> str:
         case nodes.TensorType():
             return (
                 f"tensor({_shape(kind.shape)}, {kind.dtype.name!r}, {_layout(kind.layout)}, "
-                f"{kind.space!r}, {kind.align_bytes})"
+                f"{kind.space!r}, {kind.align_bytes}{', True' if kind.read_only else ''})"
             )
 
 

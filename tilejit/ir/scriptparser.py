@@ -94,10 +94,12 @@ class _Reader:
                 return nodes.PointerType(ast.literal_eval(space))
             case ast.Call(func=ast.Name(id="tuple"), args=items):
                 return nodes.TupleType(tuple(self.type(i) for i in items))
-            case ast.Call(func=ast.Name(id="tensor"), args=[shape, dtype, where, space, align]):
+            case ast.Call(
+                func=ast.Name(id="tensor"), args=[shape, dtype, where, space, align, *more]
+            ):
                 return nodes.TensorType(
                     self.shape(shape), dtypes.dtype(ast.literal_eval(dtype)), self.layout(where),
-                    ast.literal_eval(space), ast.literal_eval(align),
+                    ast.literal_eval(space), ast.literal_eval(align), bool(more),
                 )  # fmt: skip
         raise self.fail(node or ast.Pass(), "expected a type")
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from tilejit.errors import Report, Span
 from tilejit.ir import nodes, walk
-from tilejit.layout import TileLayout, aliases, render
+from tilejit.layout import aliases, render
 from tilejit.ptx import spelling
 from tilejit.tile import raw
 
@@ -21,13 +21,11 @@ PAGE = "docs/contract/operands.md"
 
 def check(function: nodes.Function, report: Report) -> None:
     """Reports ``tile/read-only`` for every store to such a parameter."""
-    suspects = {p.name for p in function.params if _suspect(p)}
+    suspects = {p.name for p in function.params if _shared(p)}
     for node in walk.descend(function.body) if suspects else ():
         for destination, span in _destinations(node):
             buffer = destination if isinstance(destination, nodes.Var) else destination.buffer
-            if buffer.name not in suspects:
-                continue
-            if _shared(buffer) or (isinstance(destination, nodes.View) and _broadcast(destination)):
+            if buffer.name in suspects:
                 _refuse(buffer, span, report)
 
 
@@ -57,33 +55,13 @@ def _destinations(node: object) -> Iterator[tuple[nodes.View | nodes.Var, Span |
             yield operand.buffer, span
 
 
-def _suspect(param: nodes.Var) -> bool:
-    if not isinstance(param.type, nodes.TensorType):
-        return False
-    return _shared(param) or not _static(param.type)
-
-
-def _static(type_: nodes.TensorType) -> bool:
-    return all(isinstance(extent, int) for extent in type_.shape)
-
-
 def _shared(buffer: nodes.Var) -> bool:
-    """Whether the layout of a buffer of static shape says so. Beside a run-time size there are run-time
-    strides, which only views know."""
+    """Whether elements of a parameter share addresses."""
     type_ = buffer.type
-    assert isinstance(type_, nodes.TensorType)
-    return type_.layout is not None and _static(type_) and aliases(type_.layout)
-
-
-def _broadcast(view: nodes.View) -> bool:
-    """Whether a dimension of more than one element has stride zero, and not a run-time stride."""
-    if not isinstance(view.layout, TileLayout) or len(view.layout.shard) != len(view.shape):
+    if not isinstance(type_, nodes.TensorType):
         return False
-    strides = dict(view.dynamic_strides)
-    return any(
-        extent != 1 and iter_.stride == 0 and d not in strides
-        for d, (extent, iter_) in enumerate(zip(view.shape, view.layout.shard))
-    )
+    static = all(isinstance(extent, int) for extent in type_.shape)
+    return type_.read_only or (static and type_.layout is not None and aliases(type_.layout))
 
 
 def _refuse(buffer: nodes.Var, span: Span | None, report: Report) -> None:
