@@ -13,7 +13,6 @@ from __future__ import annotations
 import ast
 import gc
 import os
-import sys
 import threading
 import time
 import warnings
@@ -27,7 +26,7 @@ from typing import TYPE_CHECKING, Any, cast, overload
 from tilejit import frontend
 from tilejit.errors import LaunchError, Span, SyntaxUnsupported, fault
 from tilejit.frontend.launch import check_counts
-from tilejit.frontend.lowering import RECURSION_LIMIT
+from tilejit.frontend.lowering import deep_recursion
 from tilejit.ir import nodes, script, walk
 from tilejit.ir.signature import Signature
 from tilejit.runtime import cache, nvrtc, sass, torch_glue
@@ -64,36 +63,20 @@ def _timed(step: str) -> Iterator[None]:
             gc.enable()
 
 
-_depth_lock = threading.Lock()
-_depth_users = 0
-_usual_depth = 0
-
-
 @contextmanager
 def _deep(place: Callable[[], Span | None]) -> Iterator[None]:
-    """Lets the steps, which follow the nesting of a program, recurse deeper than Python's default
-    while any thread is in one. ``place``: of what nests too deeply even so, for the diagnostic."""
-    global _depth_users, _usual_depth
-    with _depth_lock:
-        if not _depth_users:
-            _usual_depth = sys.getrecursionlimit()
-            sys.setrecursionlimit(max(_usual_depth, RECURSION_LIMIT))
-        _depth_users += 1
-    try:
-        yield
-    except RecursionError:
-        raise fault(
-            SyntaxUnsupported,
-            "frontend/nesting",
-            "this nests too deeply to be compiled",
-            place(),
-            help="give a name to parts of it",
-        ) from None
-    finally:
-        with _depth_lock:
-            _depth_users -= 1
-            if not _depth_users:
-                sys.setrecursionlimit(_usual_depth)
+    """``deep_recursion``. ``place``: of what nests too deeply even so, for the diagnostic."""
+    with deep_recursion():
+        try:
+            yield
+        except RecursionError:
+            raise fault(
+                SyntaxUnsupported,
+                "frontend/nesting",
+                "this nests too deeply to be compiled",
+                place(),
+                help="give a name to parts of it",
+            ) from None
 
 
 def _deepest(function: nodes.Function) -> Callable[[], Span | None]:

@@ -22,6 +22,10 @@ _FAMILIES: dict[int, int] = {100: 100, 103: 100, 110: 110, 120: 120, 121: 120}
 _NAME = re.compile(r"sm_(\d+)([af]?)")
 
 
+MAX_GRID = (2**31 - 1, 65535, 65535)
+"""Most CTAs of a launch along x, y and z, on every target."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What one multiprocessor (SM) and one block (CTA) may use."""
@@ -41,7 +45,7 @@ class Limits:
     registers_per_thread: int = 255
     threads_per_block: int = 1024
     block: tuple[int, int, int] = (1024, 1024, 64)
-    grid: tuple[int, int, int] = (2**31 - 1, 65535, 65535)
+    grid: tuple[int, int, int] = MAX_GRID
     named_barriers: int = 16
     portable_cluster_ctas: int = 8
 

@@ -11,6 +11,7 @@ import torch
 
 from tilejit import LaunchError, SyntaxUnsupported, T, jit, pipeline
 from tilejit.errors import Span
+from tilejit.frontend import lowering
 from tilejit.ir import nodes
 from tilejit.runtime import hostexpr
 from tilejit.runtime.variant import Lowered
@@ -107,7 +108,7 @@ def test_so_do_the_steps_after_the_check(step, monkeypatch):
     lowered = deep(2_000)
     checked = pipeline.STEPS.check(lowered)
     STEPS[step](lowered, checked)
-    monkeypatch.setattr(pipeline, "RECURSION_LIMIT", 0)  # Python's own
+    monkeypatch.setattr(lowering, "RECURSION_LIMIT", 0)  # Python's own
     with pytest.raises(SyntaxUnsupported) as caught:
         STEPS[step](lowered, checked)
     assert caught.value.diagnostics[0].span == Span("k.py", 2)

@@ -16,9 +16,8 @@ from tilejit.frontend.values import describe, dtype_of, is_scalar, subexpression
 from tilejit.ir import nodes as ir
 from tilejit.ir.signature import LaunchOverride
 from tilejit.language.annotations import LaunchConfig
-from tilejit.target import Target
+from tilejit.target import MAX_GRID, Target
 
-MAX_GRID = (2**31 - 1, 65535, 65535)
 LEAST = {"dynamic_smem_bytes": 0, "min_blocks_per_sm": 1, "max_registers_per_thread": 1}
 
 

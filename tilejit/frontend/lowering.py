@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import ast
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,12 +50,32 @@ class Lowered:
 def lower(kernel: Kernel, signature: Signature) -> Lowered:
     """Lower ``kernel`` for ``signature``. Raises ``SyntaxUnsupported`` with carets."""
     parameters.check(kernel, signature)
-    previous = sys.getrecursionlimit()
-    sys.setrecursionlimit(max(previous, RECURSION_LIMIT))
-    try:
+    with deep_recursion():
         return _lower(kernel, signature)
+
+
+_depth_lock = threading.Lock()
+_depth_users = 0
+_usual_depth = 0
+
+
+@contextmanager
+def deep_recursion() -> Iterator[None]:
+    """For what follows the nesting of a program: Python's limit is raised to ``RECURSION_LIMIT`` while
+    any thread is in here."""
+    global _depth_users, _usual_depth
+    with _depth_lock:
+        if not _depth_users:
+            _usual_depth = sys.getrecursionlimit()
+            sys.setrecursionlimit(max(_usual_depth, RECURSION_LIMIT))
+        _depth_users += 1
+    try:
+        yield
     finally:
-        sys.setrecursionlimit(previous)
+        with _depth_lock:
+            _depth_users -= 1
+            if not _depth_users:
+                sys.setrecursionlimit(_usual_depth)
 
 
 def _lower(kernel: Kernel, signature: Signature) -> Lowered:

@@ -168,17 +168,22 @@ def _tensor(lw: Lowering, spec: ParamSpec, arg: TensorArg) -> ir.View:
         else:
             iters.append(Iter(static_extent, stride))
     layout = TileLayout(tuple(iters) or (Iter(1, 1),))
-    # A run-time size counts as 2; run-time strides are not zero (``runtime.specialise``).
+    read_only = None in arg.shape and _shares_addresses(arg)
+    kind = ir.TensorType(shape, arg.dtype, layout, "global", arg.align_bytes, read_only)
+    buffer = ir.Var(spec.name, kind, span=spec.span)
+    lw.params.append(buffer)
+    return views.whole(buffer, tuple(strides))
+
+
+def _shares_addresses(arg: TensorArg) -> bool:
+    """Whether elements do: a run-time size counts as 2, and a run-time stride is not zero
+    (``runtime.specialise``)."""
     known = tuple(
         Iter(2 if extent is None else extent, stride)
         for extent, stride in zip(arg.shape, arg.strides)
         if stride is not None
     )
-    read_only = bool(known) and aliases(TileLayout(known))
-    kind = ir.TensorType(shape, arg.dtype, layout, "global", arg.align_bytes, read_only)
-    buffer = ir.Var(spec.name, kind, span=spec.span)
-    lw.params.append(buffer)
-    return views.whole(buffer, tuple(strides))
+    return bool(known) and aliases(TileLayout(known))
 
 
 def _extent(lw: Lowering, spec: ParamSpec, axis: int, extent: int | None) -> int | ir.Var:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import math
 
+from tilejit import dtypes
+from tilejit.dtypes import DType
 from tilejit.ir import build
 from tilejit.ir.nodes import Binary, Cast, Const, Expr, ScalarType, Select
 
@@ -106,12 +108,13 @@ def difference(a: Expr | int, b: Expr | int) -> int | None:
     return None if any(terms.values()) else constant - less
 
 
-def total(terms: Terms, constant: int) -> Expr:
-    """The int64 expression of a linear form."""
-    result: Expr = build.index(0)
+def total(terms: Terms, constant: int, dtype: DType = dtypes.int64) -> Expr:
+    """The expression of a linear form in ``dtype``, modulo 2**bits."""
+    result: Expr = build.const(0, dtype)
     for term, factor in terms.items():
-        result = build.index_add(result, build.index_mul(term, factor))
-    return build.index_add(result, constant)
+        part = build.mul(build.cast(term, dtype), build.const(factor, dtype))
+        result = build.add(result, part)
+    return build.add(result, build.const(constant, dtype))
 
 
 def index_floordiv(expr: Expr | int, by: int) -> Expr:

@@ -33,6 +33,7 @@ from tilejit import dtypes
 from tilejit.dtypes import DType
 from tilejit.errors import Span
 from tilejit.layout import Layout
+from tilejit.target import MAX_GRID
 
 Space = Literal["global", "shared", "local", "tmem"]
 Scope = Literal["thread", "warp", "warpgroup", "cta", "cluster"]
@@ -471,7 +472,7 @@ class LaunchConfig:
     grid: tuple[Expr, ...] | None
     block: tuple[int, ...]
     cluster: tuple[int, ...] | None = None
-    grid_bound: tuple[int, int, int] = (2**31 - 1, 65535, 65535)
+    grid_bound: tuple[int, int, int] = MAX_GRID
     dynamic_smem_bytes: int | None = None
     cooperative: bool = False
     programmatic_stream_serialization: bool = False

@@ -21,29 +21,18 @@ PARAMETER_L1_BYTES = 128 * 1024
 
 
 def parameter_load(chunk: int, plan: rows.RowPlan) -> str:
-    """The opcode that loads chunk ``chunk`` of a weight or bias."""
+    """The opcode that loads chunk ``chunk`` of a weight or bias; those of a loop are not kept."""
     end_bytes = 2 * (chunk + 1) * plan.threads_per_row * plan.vector_bytes
     priority = "evict_last" if end_bytes <= PARAMETER_L1_BYTES else "no_allocate"
     return f"ld.global.nc.L1::{priority}.{plan.suffix}"
 
 
 @jit
-def request(words, parameter, c: T.constexpr, t, plan: T.constexpr):
+def request(words, parameter, c, t, opcode: T.constexpr, plan: T.constexpr):
     """Issue the load of the full chunk ``c`` of a (N,) weight or bias, if there is one."""
     if parameter is not None:
         T.cuda.tile.apply(
-            T.ptx[parameter_load(c, plan)],
-            words.view(plan.word),
-            parameter.sub[c * plan.threads_per_row + t, :],
-        )
-
-
-@jit
-def request_streamed(words, parameter, c, t, plan: T.constexpr):
-    """The same in a loop over the chunks that are in no fast memory."""
-    if parameter is not None:
-        T.cuda.tile.apply(
-            T.ptx[rows.LOAD + plan.suffix],
+            T.ptx[opcode],
             words.view(plan.word),
             parameter.sub[c * plan.threads_per_row + t, :],
         )
@@ -56,9 +45,11 @@ def request_tail(words, parameter, t, plan: T.constexpr):
 
 
 @jit
-def scale_and_shift(x, p, q, weight_words, bias_words, scale, offset, weight, bias):
-    """x = (x * scale + offset) * weight + bias, with the parameters' words already requested;
-    without ``offset``, ``weight`` or ``bias`` where None."""
+def scale_and_shift(x, p, q, weight_words, bias_words, mean, scale, offset, weight, bias):
+    """x = ((x - mean) * scale + offset) * weight + bias, with the parameters' words already
+    requested; without ``mean``, ``offset``, ``weight`` or ``bias`` where None."""
+    if mean is not None:
+        T.cuda.tile.apply(T.ptx["sub.rn.f32"], x, x, mean)
     if offset is None:
         T.cuda.tile.apply(T.ptx["mul.rn.f32"], x, x, scale)
     else:
@@ -273,8 +264,8 @@ def norm_rows(
 
     rows.load_kept(kept, source, t, plan)
     if plan.resident_chunks > 0:
-        request(weights.sub[0, :], weight, 0, t, plan)
-        request(biases.sub[0, :], bias, 0, t, plan)
+        request(weights.sub[0, :], weight, 0, t, parameter_load(0, plan), plan)
+        request(biases.sub[0, :], bias, 0, t, parameter_load(0, plan), plan)
     if plan.whole:
         count = plan.register_chunks * plan.vector_elems
         wide = T.alloc_local((count, 1), "float32", layout="default")
@@ -287,47 +278,43 @@ def norm_rows(
     scale = T.rsqrt(square * (1.0 / N) + eps)
     # A constant row gives zero: its mean is subtracted from values, never from products.
     offset = -(mean * scale) if centered and plan.whole else None
+    shift = mean if centered and not plan.whole else None
+    streamed = rows.LOAD + plan.suffix
 
     for c in T.unroll(plan.resident_chunks):
         now, after = c % 2, (c + 1) % 2
         if c + 1 < plan.resident_chunks:
-            request(weights.sub[after, :], weight, c + 1, t, plan)
-            request(biases.sub[after, :], bias, c + 1, t, plan)
+            request(weights.sub[after, :], weight, c + 1, t, parameter_load(c + 1, plan), plan)
+            request(biases.sub[after, :], bias, c + 1, t, parameter_load(c + 1, plan), plan)
         if plan.whole:
             x = wide.sub[c * plan.vector_elems : (c + 1) * plan.vector_elems]
         else:
             rows.fetch(x, c, kept, batch, staged, source, t, False, plan)
-            if centered:
-                T.cuda.tile.apply(T.ptx["sub.rn.f32"], x, x, mean)
         scale_and_shift(
-            x, p, q, weights.sub[now, :], biases.sub[now, :], scale, offset, weight, bias
+            x, p, q, weights.sub[now, :], biases.sub[now, :], shift, scale, offset, weight, bias
         )
         rows.put_full(x, c, spare, target, t, valid, plan)
     for c in range(plan.resident_chunks, plan.first_odd_chunk, plan.batch):
         rows.load(batch, source, c, t, plan)
         for k in T.unroll(plan.batch):
-            request_streamed(weights.sub[0, :], weight, c + k, t, plan)
-            request_streamed(biases.sub[0, :], bias, c + k, t, plan)
+            request(weights.sub[0, :], weight, c + k, t, streamed, plan)
+            request(biases.sub[0, :], bias, c + k, t, streamed, plan)
             rows.widen(batch.sub[k, :], x)
-            if centered:
-                T.cuda.tile.apply(T.ptx["sub.rn.f32"], x, x, mean)
             scale_and_shift(
-                x, p, q, weights.sub[0, :], biases.sub[0, :], scale, offset, weight, bias
+                x, p, q, weights.sub[0, :], biases.sub[0, :], shift, scale, offset, weight, bias
             )
             rows.put_full(x, c + k, spare, target, t, valid, plan)
     for c in T.unroll(plan.first_odd_chunk, plan.chunks):
         if c < plan.full_chunks or t < plan.tail_threads:
             if c < plan.full_chunks:
-                request(weights.sub[0, :], weight, c, t, plan)
-                request(biases.sub[0, :], bias, c, t, plan)
+                request(weights.sub[0, :], weight, c, t, parameter_load(c, plan), plan)
+                request(biases.sub[0, :], bias, c, t, parameter_load(c, plan), plan)
             else:
                 request_tail(weights.sub[0, :], weight, t, plan)
                 request_tail(biases.sub[0, :], bias, t, plan)
             rows.fetch(x, c, kept, batch, staged, source, t, False, plan)
-            if centered:
-                T.cuda.tile.apply(T.ptx["sub.rn.f32"], x, x, mean)
             scale_and_shift(
-                x, p, q, weights.sub[0, :], biases.sub[0, :], scale, offset, weight, bias
+                x, p, q, weights.sub[0, :], biases.sub[0, :], shift, scale, offset, weight, bias
             )
             rows.put_full(x, c, spare, target, t, valid, plan)
 

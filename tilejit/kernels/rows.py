@@ -375,11 +375,12 @@ def plan_for(kernel: Kernel, source, target, *parameters) -> RowPlan | None:
     elem_bytes = source.element_size()
     if not source.is_floating_point() or elem_bytes not in (2, 4):
         raise ValueError(f"expected float32, float16 or bfloat16, got {source.dtype}")
+    _dense_rows(source)
     _alike("out", target, source, (rows, row_elems))
     addresses = 16 | source.data_ptr() | target.data_ptr()
-    if rows > 1 and target.stride(0) < row_elems:
-        raise ValueError(f"rows of out overlap: {row_elems} elements, {target.stride(0)} apart")
     if rows > 1:
+        if target.stride(0) < row_elems:
+            raise ValueError(f"rows of out overlap: {row_elems} elements, {target.stride(0)} apart")
         addresses |= (source.stride(0) | target.stride(0)) * elem_bytes
     apart("the input", source, target)
     for parameter in parameters:
@@ -399,9 +400,12 @@ def _alike(what: str, tensor, source, shape: tuple[int, ...]) -> None:
             f"{what} is {tensor.dtype} of shape {tuple(tensor.shape)}, expected {source.dtype} of "
             f"shape {shape}"
         )
-    for t in (tensor, source):
-        if t.shape[-1] > 1 and t.stride(-1) != 1:
-            raise ValueError(f"the elements of a row lie {t.stride(-1)} apart; call .contiguous()")
+    _dense_rows(tensor)
+
+
+def _dense_rows(tensor) -> None:
+    if tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
+        raise ValueError(f"the elements of a row lie {tensor.stride(-1)} apart; call .contiguous()")
 
 
 def apart(what: str, a, b) -> None:

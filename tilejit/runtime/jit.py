@@ -34,7 +34,7 @@ from tilejit.runtime.specialise import (
 )
 from tilejit.runtime.variant import Assembly, Options, Source, Steps, Variant
 from tilejit.runtime.watch import Watched, watch
-from tilejit.target import Target
+from tilejit.target import MAX_GRID, Target
 
 _MAX_CONFIGURED = 256
 """``k[grid]`` objects remembered per kernel."""
@@ -517,8 +517,7 @@ def _watch(function: Callable[..., Any], *constants: Any) -> list[Watched]:
 
 def _round_up(grid: Grid) -> Grid:
     x, y, z = (1 << (g - 1).bit_length() for g in grid)
-    limits = plans.HARDWARE_MAX_GRID
-    return min(x, limits[0]), min(y, limits[1]), min(z, limits[2])
+    return min(x, MAX_GRID[0]), min(y, MAX_GRID[1]), min(z, MAX_GRID[2])
 
 
 def _extents(what: str, value: Any) -> tuple[int, ...]:

@@ -23,8 +23,8 @@ from tilejit.errors import InternalError, LaunchError, TileError, fault
 from tilejit.ir.nodes import Const, Expr, Function, ScalarType, TensorType, Var
 from tilejit.runtime import hostexpr, torch_glue
 from tilejit.runtime.driver import CONTEXT_MISSING, DriverApi, Handle, LaunchAttributes
+from tilejit.target import MAX_GRID
 
-HARDWARE_MAX_GRID = (2**31 - 1, 65535, 65535)
 Grid = tuple[int, int, int]
 AXES = "xyz"
 _MAX_POOLED_STREAMS = 64
@@ -198,7 +198,7 @@ def _is_index(value: Any) -> bool:
 
 
 def check_grid(grid: Grid) -> None:
-    for axis, extent, limit in zip(AXES, grid, HARDWARE_MAX_GRID):
+    for axis, extent, limit in zip(AXES, grid, MAX_GRID):
         if not 0 <= extent <= limit:
             raise fault(
                 LaunchError,

@@ -18,7 +18,7 @@ from tilejit import dtypes
 from tilejit.dtypes import DType
 from tilejit.errors import InternalError, fault
 from tilejit.ir import build, nodes
-from tilejit.ir.linear import Terms, linear
+from tilejit.ir.linear import linear, total
 from tilejit.layout import MEMORY_AXIS, ComposeLayout, Iter
 from tilejit.tile.affine import IntArray
 from tilejit.tile.call import TileCall
@@ -112,18 +112,9 @@ def _split(call: TileCall, offset: nodes.Expr) -> tuple[nodes.Expr, int]:
     terms, constant = linear(offset)
     if abs(constant) >= IMMEDIATE_LIMIT_BYTES:
         return offset, 0
-    varying = _total(terms, 0, build.dtype_of(offset))
+    varying = total(terms, 0, build.dtype_of(offset))
     apart = call.evaluator.integer(offset) - call.evaluator.integer(varying)
     return (varying, constant) if apart.constant == constant else (offset, 0)
-
-
-def _total(terms: Terms, constant: int, dtype: DType) -> nodes.Expr:
-    """The expression of a linear form in ``dtype``."""
-    result: nodes.Expr = build.const(constant, dtype)
-    for term, factor in terms.items():
-        part = build.mul(build.cast(term, dtype), build.const(factor, dtype))
-        result = build.add(result, part)
-    return result
 
 
 def offset_bytes(call: TileCall, laid: Walk, repeat: int) -> nodes.Expr:
@@ -272,7 +263,7 @@ class _Terms:
         """``expr`` in the type of the arithmetic. A narrowing goes to the terms, which is the same
         modulo 2**bits, so that the constants among them stay in sight."""
         if build.dtype_of(expr).bits > self.dtype.bits:
-            return _total(*linear(expr), self.dtype)
+            return total(*linear(expr), self.dtype)
         return build.cast(expr, self.dtype)
 
 
