@@ -43,6 +43,25 @@ def test_a_forgotten_scope_is_named_and_the_caret_is_on_the_operand() -> None:
 
 
 @tile.jit
+def kept_axis(X: T.Tensor((8, 4), "float32", align=16)):
+    T.device_entry(launch=T.cuda.LaunchConfig(grid=1, block=32))
+    for i in T.unroll(8):
+        r = T.alloc_local((4,), "float32", layout="default")
+        T.cuda.tile.apply(T.ptx["ld.global.v4.b32"], r, X[i, :])
+
+
+def test_an_axis_of_extent_1_is_explained_and_unrolled_copies_are_shown_once() -> None:
+    with pytest.raises(tile.ContractError) as caught:
+        kept_axis.check(torch.zeros(8, 4))
+    assert caught.value.codes == ("tile/repeats",) * 8
+    text = str(caught.value)
+    assert text.count("error[tile/repeats]") == 1
+    assert "X.sub[i, :] drops it" in text
+    assert "again: 7 more in the unrolled copies of this line" in text
+    assert text.endswith("8 errors, 1 shown")
+
+
+@tile.jit
 def constant_destination(H: T.Tensor((8,), "int32")):
     T.device_entry(launch=T.cuda.LaunchConfig(grid=1, block=32))
     old = T.int32(0)

@@ -87,6 +87,14 @@ def _render_span(span: Span, *, inlined: bool) -> list[str]:
     ]
 
 
+def _render_alike(alike: list[Diagnostic]) -> str:
+    """Faults of one kind at one place: the first, and how many more there are."""
+    text = alike[0].render()
+    if len(alike) > 1:
+        text += f"\n   = again: {len(alike) - 1} more in the unrolled copies of this line"
+    return text
+
+
 class TileError(Exception):
     """Base of every error a user of tilejit can see. ``diagnostics`` holds all faults found."""
 
@@ -101,9 +109,19 @@ class TileError(Exception):
         return tuple(d.code for d in self.diagnostics)
 
     def render(self) -> str:
-        body = "\n\n".join(d.render() for d in self.diagnostics)
+        """The faults, one of each kind at a place: unrolled code repeats its own."""
+        places: dict[tuple[str, Span | None], list[Diagnostic]] = {}
+        for diagnostic in self.diagnostics:
+            key = (diagnostic.code, diagnostic.span)
+            places.setdefault(key if diagnostic.span else (diagnostic.render(), None), []).append(
+                diagnostic
+            )
+        body = "\n\n".join(_render_alike(alike) for alike in places.values())
         count = len(self.diagnostics)
-        return body if count == 1 else f"{body}\n\n{count} errors"
+        if count == 1:
+            return body
+        shown = "" if len(places) == count else f", {len(places)} shown"
+        return f"{body}\n\n{count} errors{shown}"
 
     def _render_traceback_(self) -> list[str]:
         """IPython calls this instead of printing our frames."""

@@ -166,9 +166,17 @@ def repeats_agree(call: TileCall, walks: list[Walk], report: Report) -> bool:
                 span=other.operand.span,
                 declared=other.operand.declared(),
                 contract=f"{PAGE}: group and repeat shapes agree across operands",
+                help=_repeats_help(walks[0].repeat, other.repeat),
             )
             return False
     return True
+
+
+def _repeats_help(first: tuple[int, ...], other: tuple[int, ...]) -> str | None:
+    """Shapes that differ in axes of extent 1 only."""
+    if [e for e in first if e != 1] != [e for e in other if e != 1]:
+        return None
+    return "X[i, :] keeps the axis of i with extent 1; X.sub[i, :] drops it"
 
 
 # --- origin and bounds
