@@ -2,12 +2,14 @@
 check + emission) alone.
 
 Each figure is a fresh process, forked from one that has imported torch and not touched CUDA: importing
-tilejit or Triton counts, importing torch does not. Triton's are measured the same way.
+tilejit or Triton counts, importing torch does not. Triton's are measured the same way; its matrix
+product is one configuration, not a search over several.
 """
 
 from __future__ import annotations
 
 import compileall
+import importlib.util
 import json
 import os
 import statistics
@@ -15,10 +17,22 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-REPEATS = 5
+import torch
+
+from benchmarks import harness
+from tilejit import pipeline
+from tilejit.runtime.variant import Variant
+
+REPEATS = 3
+KERNELS = ("softmax", "add", "matmul")
+PEERS = ("tilejit", "triton")
+STATES = ("cold", "disk cache")
 
 _FORKING = """
 import json, os, sys, time
@@ -28,18 +42,33 @@ def measure(peer, what):
     x = torch.randn(256, 4096, device="cuda", dtype=torch.bfloat16)
     a = torch.randn(1 << 20, device="cuda"); b = torch.randn_like(a); c = torch.empty_like(a)
     y = torch.empty_like(x)
+    m = torch.randn(1024, 1024, device="cuda", dtype=torch.bfloat16); n = torch.randn_like(m)
+    p = torch.empty_like(m)
     torch.cuda.synchronize()
     start = time.perf_counter()
-    if peer == "tilejit":
-        from tilejit.kernels.add import add
-        from tilejit.kernels.softmax import softmax
+    if what == "matmul":
+        if peer == "tilejit":
+            from tilejit.kernels.matmul_mma import matmul
+            matmul(m, n, out=p)
+        else:
+            from benchmarks.triton_peers import matmul_untuned
+            matmul_untuned(m, n, p)
     else:
-        from benchmarks.triton_peers import add, softmax
-    add(a, b, c) if what == "add" else softmax(x, y)
+        if peer == "tilejit":
+            from tilejit.kernels.add import add
+            from tilejit.kernels.softmax import softmax
+        else:
+            from benchmarks.triton_peers import add, softmax
+        add(a, b, c) if what == "add" else softmax(x, y)
     torch.cuda.synchronize()
     seconds = time.perf_counter() - start
-    right = torch.allclose(c, a + b) if what == "add" else torch.allclose(
-        y.float(), torch.softmax(x.float(), -1), atol=1e-3)
+    if what == "matmul":
+        expected = m.float() @ n.float()
+        right = (p.float() - expected).norm() < 3e-3 * expected.norm()
+    elif what == "add":
+        right = torch.allclose(c, a + b)
+    else:
+        right = torch.allclose(y.float(), torch.softmax(x.float(), -1), atol=1e-3)
     return {"seconds": seconds, "right": bool(right)}
 
 for line in sys.stdin:
@@ -52,15 +81,18 @@ for line in sys.stdin:
             result = {"seconds": 0.0, "right": False, "error": repr(error)}
         print(json.dumps(result), flush=True)
         os._exit(0)
-    os.wait()
+    status = os.wait()[1]
+    if status:
+        error = f"the process died, wait status {status}"
+        print(json.dumps({"right": False, "error": error}), flush=True)
 """
 
 
 class Forker:
     """The process that has imported torch; one fork per measurement."""
 
-    def __init__(self) -> None:
-        environment = {**os.environ, "CUDA_CACHE_DISABLE": "1"}
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+        environment = {**os.environ, "CUDA_CACHE_DISABLE": "1", **(environment or {})}
         self.process = subprocess.Popen(
             [sys.executable, "-c", _FORKING], env=environment, text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -82,58 +114,98 @@ class Forker:
         return seconds
 
 
-def front_half_seconds() -> float:
-    """Median of frontend + check + emission for the softmax of a (256, 4096) bfloat16 matrix."""
-    import torch
+STEPS = ("lower", "check", "emit")
 
-    from tilejit import pipeline
+
+def front_half(variant: Variant) -> dict[str, float]:
+    """Median milliseconds of frontend, check and emission for what ``variant`` is specialised to,
+    and of the three together."""
+    samples: list[tuple[float, ...]] = []
+    for _ in range(11):
+        times = [time.perf_counter()]
+        lowered = variant.steps.lower(variant.source, variant.signature, variant.options)
+        times.append(time.perf_counter())
+        checked = variant.steps.check(lowered)
+        times.append(time.perf_counter())
+        pipeline.STEPS.emit(checked)
+        times.append(time.perf_counter())
+        samples.append((*(b - a for a, b in pairwise(times)), times[-1] - times[0]))
+    medians = [round(statistics.median(column) * 1e3, 2) for column in zip(*samples)]
+    return {"ms": medians[-1], **{f"{s}_ms": ms for s, ms in zip(STEPS, medians)}}
+
+
+def softmax_variant() -> Variant:
+    """The softmax of a (256, 4096) bfloat16 matrix."""
     from tilejit.kernels import rows, softmax
 
     x = torch.empty(256, 4096, dtype=torch.bfloat16)
     y = torch.empty_like(x)
-    plan = rows.plan_for("softmax", x, y)
-    variant = softmax.softmax_rows.check(x, y, plan)
-    steps = pipeline.STEPS
-    values = []
-    for _ in range(11):
-        start = time.perf_counter()
-        steps.emit(steps.check(steps.lower(variant.source, variant.signature, ())))
-        values.append(time.perf_counter() - start)
-    return statistics.median(values)
+    return softmax.softmax_rows.check(x, y, rows.plan_for("softmax", x, y))
 
 
-def run() -> list[dict[str, Any]]:
+def matmul_variant() -> Variant:
+    """The product of two row-major 1024 x 1024 bfloat16 matrices, as a plain call specialises it."""
+    module = unused_copy("tilejit.kernels.matmul_mma")
+    a = torch.zeros(1024, 1024, device="cuda", dtype=torch.bfloat16)
+    module.matmul(a, a)
+    (kernel,) = harness.kernels_of(module).values()
+    return kernel.latest
+
+
+def unused_copy(name: str) -> ModuleType:
+    """The module ``name`` executed once more: its kernels have no variants from other benchmarks."""
+    spec = importlib.util.find_spec(name)
+    if spec is None or spec.loader is None:
+        raise ModuleNotFoundError(f"no module {name}")
+    copy = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(copy)
+    return copy
+
+
+def run() -> Iterator[dict[str, Any]]:
     # An installed package has its bytecode; a checkout that was never imported has not.
     compileall.compile_dir(str(Path(__file__).parent.parent / "tilejit"), quiet=1)
-    rows: list[dict[str, Any]] = []
     forker = Forker()
-    for what in ("softmax", "add"):
-        samples: dict[tuple[str, str], list[float]] = {}
-        for _ in range(REPEATS):
-            for peer in ("tilejit", "triton"):
-                with tempfile.TemporaryDirectory() as folder:
-                    for state in ("cold", "disk cache"):
+    for what in KERNELS:
+        yield from against_triton(forker, what)
+    for what, make in (("softmax", softmax_variant), ("matmul", matmul_variant)):
+        state = "frontend + check + emission"
+        try:
+            row = front_half(make())
+        except Exception as error:
+            yield {"kernel": what, "failed": f"{state}: {type(error).__name__}: {error}"}
+            print(f"{what:8s} {state} FAILED {error}", flush=True)
+            continue
+        yield {"kernel": what, "state": state, **row}
+        parts = " + ".join(f"{row[f'{step}_ms']:.1f}" for step in STEPS)
+        print(f"{what:8s} {state} {parts} = {row['ms']:.1f} ms", flush=True)
+
+
+def against_triton(forker: Forker, what: str) -> Iterator[dict[str, Any]]:
+    """Median milliseconds of each peer and state; a peer that fails is reported, the other timed."""
+    samples: dict[tuple[str, str], list[float]] = {}
+    failures: dict[str, str] = {}
+    for _ in range(REPEATS):
+        for peer in (p for p in PEERS if p not in failures):
+            with tempfile.TemporaryDirectory() as folder:
+                try:
+                    for state in STATES:
                         seconds = forker.seconds(peer, what, Path(folder))
                         samples.setdefault((peer, state), []).append(seconds)
-        for state in ("cold", "disk cache"):
-            medians = {
-                peer: statistics.median(samples[peer, state]) for peer in ("tilejit", "triton")
-            }
-            ratio = medians["tilejit"] / medians["triton"]
-            rows.append(
-                {
-                    "kernel": what, "state": state, "of_triton": round(ratio, 3),
-                    **{f"{peer}_ms": round(value * 1e3, 1) for peer, value in medians.items()},
-                }
-            )  # fmt: skip
-            print(
-                f"{what:8s} {state:10s} tilejit {medians['tilejit'] * 1e3:7.1f} ms   triton "
-                f"{medians['triton'] * 1e3:7.1f} ms   ratio {ratio:.2f}  (imports included)",
-                flush=True,
-            )
-    front = front_half_seconds()
-    rows.append(
-        {"kernel": "softmax", "state": "frontend + check + emission", "ms": round(front * 1e3, 2)}
-    )
-    print(f"softmax  frontend + check + emission {front * 1e3:.1f} ms")
-    return rows
+                except AssertionError as error:
+                    failures[peer] = str(error)
+    for state in STATES:
+        medians = {
+            f"{peer}_ms": round(statistics.median(samples[peer, state]) * 1e3, 1)
+            for peer in PEERS
+            if peer not in failures
+        }
+        if len(medians) == len(PEERS):
+            medians["of_triton"] = round(medians["tilejit_ms"] / medians["triton_ms"], 3)
+        if medians:
+            yield {"kernel": what, "state": state, **medians}
+            figures = "   ".join(f"{name} {value}" for name, value in medians.items())
+            print(f"{what:8s} {state:10s} {figures}  (imports included)", flush=True)
+    for peer, problem in failures.items():
+        yield {"kernel": what, "contender": peer, "failed": problem}
+        print(f"{what:8s} FAILED {problem}", flush=True)

@@ -1,8 +1,14 @@
 """Timing and reporting shared by the benchmarks.
 
-Contenders of one case are interleaved: in every round each runs a block of calls between two CUDA
-events, in rotating order, after a warm-up. The figure is the median over rounds, the spread its
-quartiles. A contender that fails its correctness check is reported and not timed.
+Interleaved: in every round each contender of a case runs a block of calls between two CUDA events,
+in rotating order, after a warm-up. The figure is the median over rounds, the spread its quartiles.
+
+Sustained: each contender alone, until the card's clock has settled under its load, then measured;
+all of them forwards, then backwards. Matrix kernels hold the card at its power limit, where the one
+that spends less energy runs at the higher clock: interleaving would have them share one clock and
+hide that. So the ratio to quote for them is the sustained one.
+
+A contender that fails its correctness check is reported and not timed.
 """
 
 from __future__ import annotations
@@ -10,13 +16,19 @@ from __future__ import annotations
 import json
 import statistics
 import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
+
+from tilejit import JitFunction
+from tilejit.runtime.variant import Variant
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -30,14 +42,24 @@ class Timing:
     high: float
 
 
+Contenders = dict[str, Callable[[], Any]]
+"""What each contender runs, by its name."""
+
+TimeBy = Callable[[Contenders], dict[str, Timing]]
+
+
 @dataclass
 class Case:
-    """One comparison: a name, bytes moved (read + written once), and contenders."""
+    """One comparison: a name, bytes moved (read + written once), and contenders.
+
+    ``flops``: the floating-point operations of one call, where they are what bounds it.
+    """
 
     name: str
     moved_bytes: int
-    contenders: dict[str, Callable[[], Any]]
+    contenders: Contenders
     checks: dict[str, Callable[[], str | None]] = field(default_factory=dict)
+    flops: int = 0
 
 
 def check_all(case: Case) -> dict[str, str]:
@@ -54,7 +76,7 @@ def check_all(case: Case) -> dict[str, str]:
 
 
 def time_interleaved(
-    contenders: dict[str, Callable[[], Any]], rounds: int = 15, block_seconds: float = 4e-3
+    contenders: Contenders, rounds: int = 15, block_seconds: float = 4e-3
 ) -> dict[str, Timing]:
     """Median seconds per call of each contender, all sharing the same clock conditions."""
     calls = {name: _calls_for(run, block_seconds) for name, run in contenders.items()}
@@ -65,6 +87,40 @@ def time_interleaved(
         for name in names[shift:] + names[:shift]:
             samples[name].append(_block(contenders[name], calls[name]))
     return {name: summarise(values) for name, values in samples.items()}
+
+
+def time_sustained(
+    contenders: Contenders,
+    settle_seconds: float = 0.7,
+    measure_seconds: float = 0.7,
+) -> dict[str, Timing]:
+    """Median seconds per call of each contender alone, after ``settle_seconds`` under its own load."""
+    names = list(contenders)
+    samples: dict[str, list[float]] = {name: [] for name in names}
+    for name in names + names[::-1]:
+        samples[name] += _alone(contenders[name], settle_seconds, measure_seconds)
+    return {name: summarise(values) for name, values in samples.items()}
+
+
+_BLOCKS = 8
+"""Parts of a sustained measurement, for its spread. They follow each other without a pause."""
+
+
+def _alone(run: Callable[[], Any], settle_seconds: float, measure_seconds: float) -> list[float]:
+    calls = _calls_for(run, min(settle_seconds, 0.02))
+    end = time.perf_counter() + settle_seconds
+    seconds = _block(run, calls)
+    while time.perf_counter() < end:
+        seconds = _block(run, calls)
+    calls = max(1, round(measure_seconds / _BLOCKS / seconds))
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(_BLOCKS + 1)]
+    events[0].record()
+    for event in events[1:]:
+        for _ in range(calls):
+            run()
+        event.record()
+    events[-1].synchronize()
+    return [a.elapsed_time(b) * 1e-3 / calls for a, b in pairwise(events)]
 
 
 def _calls_for(run: Callable[[], Any], block_seconds: float) -> int:
@@ -108,6 +164,90 @@ def close(actual: torch.Tensor, expected: torch.Tensor, tolerance: float) -> str
     return None if error <= tolerance else f"relative error {error:.3g} over {tolerance:.3g}"
 
 
+def close_elements(actual: torch.Tensor, expected: torch.Tensor) -> str | None:
+    """None if every element is near its expected value (NaN never is). The norm of a large result
+    hides a tile that is wrong; this does not.
+
+    Near: within a tenth of the expected root mean square plus 2**-6 of the value, about 20 times
+    the rounding of a bfloat16 result.
+    """
+    actual, expected = actual.float(), expected.float()
+    allowed = expected.abs() * 2.0**-6 + 0.1 * expected.square().mean().sqrt()
+    wrong = int(((actual - expected).abs() <= allowed).logical_not().sum())
+    return f"{wrong} of {expected.numel()} elements are wrong" if wrong else None
+
+
+def compare_flops(case: Case, baseline: str, protocols: dict[str, TimeBy]) -> list[dict[str, Any]]:
+    """Check the contenders, time the good ones by each protocol; rows with TFLOP/s and the ratio to
+    ``baseline`` (absent where that failed). Anything that raises becomes a row and is not fatal."""
+    failures = check_all(case)
+    good = {n: r for n, r in case.contenders.items() if n not in failures}
+    rows: list[dict[str, Any]] = []
+    for protocol, time_by in protocols.items() if good else ():
+        try:
+            timings = time_by(good)
+        except Exception as error:
+            failures[f"{protocol} timing"] = f"{type(error).__name__}: {error}"
+            continue
+        for name, timing in timings.items():
+            row = _flops_row(case, timing, timings.get(baseline))
+            rows.append({"case": case.name, "protocol": protocol, "contender": name, **row})
+            ratio = "-" if row["of_baseline"] is None else f"{row['of_baseline']:.3f}"
+            print(
+                f"{case.name:32s} {protocol:11s} {name:14s} {ratio:>6s} of {baseline} "
+                f"{row['tflop_per_s']:7.1f} TFLOP/s",
+                flush=True,
+            )
+    for name, problem in failures.items():
+        rows.append({"case": case.name, "contender": name, "failed": problem})
+        first_line = problem.partition("\n")[0]
+        print(f"{case.name:32s} {name:14s} FAILED {first_line}", flush=True)
+    return rows
+
+
+def _flops_row(case: Case, timing: Timing, base: Timing | None) -> dict[str, Any]:
+    return {
+        "of_baseline": None if base is None else round(base.median / timing.median, 4),
+        "tflop_per_s": round(case.flops / timing.median / 1e12, 1),
+        "median_us": round(timing.median * 1e6, 2),
+        "quartiles_us": [round(timing.low * 1e6, 2), round(timing.high * 1e6, 2)],
+    }
+
+
+def kernels_of(module: ModuleType) -> dict[str, JitFunction]:
+    """The module's own kernels that have been specialised, by name."""
+    kernels = {n: k for n, k in vars(module).items() if isinstance(k, JitFunction)}
+    return {n: k for n, k in kernels.items() if k.variants and k.__module__ == module.__name__}
+
+
+class Resources:
+    """What the variants of a module's kernels use: registers, spills, shared memory, occupancy.
+
+    Each is told once, with the case that built it; later cases may use it too.
+    """
+
+    def __init__(self, module: str):
+        self.module = module
+        self._told: set[Variant] = set()
+
+    def rows(self, case: str) -> Iterator[dict[str, Any]]:
+        module = sys.modules.get(self.module)
+        for name, kernel in kernels_of(module).items() if module else ():
+            for variant in kernel.variants:
+                if variant.compiled and variant not in self._told:
+                    self._told.add(variant)
+                    stats = variant.stats
+                    uses = {key: getattr(stats, key) for key in _USED}
+                    warnings = [w.message for w in variant.warnings]
+                    told = ", ".join(f"{key} {value}" for key, value in uses.items())
+                    print(f"{case:32s} {name}: {told}", *warnings, sep="\n  ", flush=True)
+                    said = {"uses": {"kernel": name, **uses}, "warnings": warnings}
+                    yield {"case": case, "contender": "tilejit", **said}
+
+
+_USED = ("registers", "spill_bytes", "local_bytes", "shared_bytes", "threads", "blocks_per_sm")
+
+
 def environment() -> dict[str, str]:
     import datetime
 
@@ -131,9 +271,13 @@ def environment() -> dict[str, str]:
     return facts
 
 
-def save(name: str, rows: list[dict[str, Any]]) -> Path:
-    """``benchmarks/results/<name>.json`` with the environment beside the rows."""
+def save(name: str, rows: list[dict[str, Any]], ended_by: str | None = None) -> Path:
+    """``benchmarks/results/<name>.json`` with the environment beside the rows, and what ended the
+    run early, if anything did."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
-    path.write_text(json.dumps({"environment": environment(), "rows": rows}, indent=1) + "\n")
+    content: dict[str, Any] = {"environment": environment(), "rows": rows}
+    if ended_by is not None:
+        content["ended_by"] = ended_by
+    path.write_text(json.dumps(content, indent=1) + "\n")
     return path

@@ -22,20 +22,31 @@ def section() -> str:
     lines: list[str] = []
     rows = load("rows")
     if rows is not None:
-        facts = rows["environment"]
         lines += [
-            f"{facts['gpu']}, {facts['date']}, driver {facts['driver']}, torch {facts['torch']}, "
-            f"Triton {facts['triton']}. Every peer in the same run, interleaved, on random data, "
+            f"{machine(rows)}. Every peer in the same run, interleaved, on random data, "
             "results checked first.", "",
             "Bytes moved per second, as a ratio to a device copy of the same run (bfloat16, 2^27 elements):",
-            "", "| kernel | " + " | ".join(PEERS) + " | tilejit, TB/s |", "|---|" + "---|" * (len(PEERS) + 1),
         ]  # fmt: skip
-        cases: dict[str, dict[str, Any]] = {}
-        for row in rows["rows"]:
-            cases.setdefault(row["case"], {})[row["contender"]] = row
-        for case, found in cases.items():
-            cells = [_ratio(found.get(peer)) for peer in PEERS]
-            lines.append(f"| {case} | {' | '.join(cells)} | {found['tilejit']['tb_per_s']:.2f} |")
+        lines += copy_table(rows["rows"])
+    transpose = load("transpose")
+    if transpose is not None:
+        lines += ["", "Transposes, likewise as a ratio to a device copy of the same bytes:"]
+        lines += copy_table(transpose["rows"])
+    lines += flops_table(
+        "matmul",
+        "Matrix products, bfloat16 with float32 accumulation, as a ratio to cuBLAS of the same run (NT: both "
+        "operands contiguous along K). Sustained: each alone at the clock it settles at; interleaved: all at "
+        "one clock.",
+        "cublas",
+        ("tilejit", "triton"),
+    )
+    lines += flops_table(
+        "attention",
+        "Attention, bfloat16, 16384 tokens and 2048 channels, as a ratio to torch's flash attention of the same "
+        "run:",
+        "torch flash",
+        ("tilejit", "triton", "torch cudnn"),
+    )
     launch = load("launch")
     if launch is not None:
         lines += [
@@ -54,19 +65,90 @@ def section() -> str:
         lines += ["", "From import to the first result in a fresh process, torch already imported:", "",
                   "| kernel | state | of Triton | tilejit, ms | Triton, ms |", "|---|---|---|---|---|"]  # fmt: skip
         for r in compile_["rows"]:
-            if "of_triton" in r:
+            if "failed" in r:
                 lines.append(
-                    f"| {r['kernel']} | {r['state']} | {r['of_triton']:.2f} | {r['tilejit_ms']:.0f} "
-                    f"| {r['triton_ms']:.0f} |"
+                    f"| {r['kernel']} | {r.get('contender', 'tilejit')} failed | – | – | – |"
                 )
-            else:
-                lines.append(f"| {r['kernel']} | {r['state']} | – | {r['ms']:.0f} | – |")
+                continue
+            ratio = f"{r['of_triton']:.2f}" if "of_triton" in r else "–"
+            ours = r["ms"] if "ms" in r else r.get("tilejit_ms")
+            cells = [ratio, *("–" if v is None else f"{v:.0f}" for v in (ours, r.get("triton_ms")))]
+            lines.append(f"| {r['kernel']} | {r['state']} | {' | '.join(cells)} |")
     simulator = load("simulator")
     if simulator is not None:
         lines += ["", "Simulator, all hazard checks on: " + ", ".join(
-            f"{r['case']} in {r['seconds']:.2f} s" for r in simulator["rows"]
+            f"{r['case']} failed" if "failed" in r else f"{r['case']} in {r['seconds']:.2f} s"
+            for r in simulator["rows"]
         ) + "."]  # fmt: skip
     return "\n".join(lines)
+
+
+def machine(data: dict[str, Any]) -> str:
+    """Where and when a benchmark ran, and against which versions."""
+    facts = data["environment"]
+    return (
+        f"{facts['gpu']}, {facts['date']}, driver {facts['driver']}, torch {facts['torch']}, "
+        f"Triton {facts['triton']}"
+    )
+
+
+def copy_table(rows: list[dict[str, Any]]) -> list[str]:
+    """One line per case: each peer's bytes per second over the copy's."""
+    peers = [p for p in PEERS if any(r["contender"] == p for r in rows)]
+    lines = ["", f"| kernel | {' | '.join(peers)} | tilejit, TB/s |"]
+    lines.append("|---" * (len(peers) + 2) + "|")
+    cases: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        cases.setdefault(row["case"], {})[row["contender"]] = row
+    for case, found in cases.items():
+        cells = [_ratio(found.get(peer)) for peer in peers]
+        rate = found.get("tilejit", {}).get("tb_per_s")
+        cells.append("–" if rate is None else f"{rate:.2f}")
+        lines.append(f"| {case} | {' | '.join(cells)} |")
+    return lines
+
+
+def flops_table(name: str, about: str, baseline: str, peers: tuple[str, ...]) -> list[str]:
+    """One line per case and protocol: ratios to ``baseline`` first, then TFLOP/s. Nothing without
+    results."""
+    data = load(name)
+    if data is None:
+        return []
+    first = load("rows")
+    if first is None or machine(first) != machine(data):
+        about = f"{machine(data)}. {about}"
+    head = ["case", "timing", *peers, "tilejit, TFLOP/s", f"{baseline}, TFLOP/s"]
+    lines = ["", about, "", f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    rows = data["rows"]
+    failed = {(r["case"], r["contender"]) for r in rows if "failed" in r}
+    cases: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in rows:
+        if "protocol" in row:
+            cases.setdefault((row["case"], row["protocol"]), {})[row["contender"]] = row
+    for (case, protocol), found in cases.items():
+        wanted = [(p, "of_baseline") for p in peers]
+        wanted += [("tilejit", "tflop_per_s"), (baseline, "tflop_per_s")]
+        cells = [_figure(found.get(p), key, (case, p) in failed) for p, key in wanted]
+        lines.append(f"| {case} | {protocol} | {' | '.join(cells)} |")
+    used = [r["uses"] for r in rows if "uses" in r]
+    if used:
+        registers, spilt = (max(u[key] for u in used) for key in ("registers", "spill_bytes"))
+        lines += [
+            "",
+            f"Over tilejit's {len(used)} variants here: at most {registers} registers a thread, at "
+            f"most {spilt} bytes spilt.",
+        ]
+    if "ended_by" in data:
+        lines += ["", f"This run ended early: {data['ended_by']}"]
+    return lines
+
+
+def _figure(row: dict[str, Any] | None, key: str, failed: bool) -> str:
+    if failed:
+        return "failed"
+    if row is None or row[key] is None:
+        return "–"
+    return f"{row[key]:.2f}" if key == "of_baseline" else f"{row[key]:.0f}"
 
 
 def _ratio(row: dict[str, Any] | None) -> str:

@@ -17,7 +17,7 @@ import threading
 import time
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -37,7 +37,7 @@ from tilejit.runtime.variant import Lowered, Options, Source
 
 if TYPE_CHECKING:
     from tilejit import cuda, sim
-    from tilejit.tile import checker
+    from tilejit.tile import banks, checker
 
 # The checker, the emitter and the simulator are imported where they are used: a process that finds its
 # kernel in the disk cache needs none of them, and they are half of the package.
@@ -123,6 +123,13 @@ class Pipeline:
             from tilejit.tile import checker
 
             return checker.check(lowered.function, FAMILIES)
+
+    def banks(self, lowered: Lowered) -> Sequence[banks.BankReport]:
+        with _deep(_deepest(lowered.function)):
+            from tilejit.families import FAMILIES
+            from tilejit.tile import banks
+
+            return banks.bank_report(lowered.function, FAMILIES)
 
     def emit(self, checked: checker.Checked) -> cuda.Source:
         with _timed("emit"), _deep(_deepest(checked.function)):

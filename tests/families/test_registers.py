@@ -125,11 +125,15 @@ def test_literals_take_the_operands_type():
     (issue, *_) = issues(one(*half, literal, opcode="mul.rn.f16"))
     assert issue.operands[2].items[0].expr.type.dtype == dtypes.float16
     assert codes(one(A, nodes.Const(1.0, F32), opcode="mov.b32")) == ["registers/ambiguous-literal"]
+    assert "or mov.f32, which takes the number" in text(
+        one(A, nodes.Const(1.0, F32), opcode="mov.b32")
+    )
     assert codes(one(A, i32(0), opcode="mov.b32")) == []
     packed = [whole(regs(n, dtype="uint32")) for n in "ab"]
     assert codes(one(*packed, nodes.Const(1.0, F32), opcode="add.rn.f16x2")) == [
         "registers/ambiguous-literal"
     ]
+    assert ", or" not in text(one(*packed, nodes.Const(1.0, F32), opcode="add.rn.f16x2"))
 
 
 def test_destination_slots_do_not_overlap():

@@ -35,6 +35,10 @@ BELOW = {
 }
 
 
+IMMEDIATES = {"chunk_bytes": "16"}
+"""Literals by operand name, where 128 will not do."""
+
+
 def refused(statements: list[str], target: str) -> dict[int, str]:
     job = json.dumps({"target": target, "statements": statements})
     done = subprocess.run(
@@ -62,7 +66,7 @@ def statement(form: Form, *, floats: bool = True) -> str:
     number = 0
     for spec in form.operands:
         if spec.kind == "imm":
-            text = "128"
+            text = IMMEDIATES.get(spec.name, "128")
         elif spec.kind == "addr":
             text = {"global": "[da]", "local": "[dl]"}.get(spec.space, "[sa]")
         else:
@@ -120,9 +124,11 @@ UNDOCUMENTED = re.compile(
     r"|fma\..*oob.*"  # .oob with .sat or directed rounding
     r"|cvt\..*ftz.*f32\.[su]\d+|cvt\.(b?f16\.b?f16|(sat\.|r[nzmp]\.|ftz\.)*f(32|64)\.bf16)"
     r"|(ld|st)\..*L2::evict.*"  # L2 priority beside a cache operator
-    r"|(ld|st|atom|red)\.(?!.*(global|shared|local)).*"  # generic addresses
+    r"|(ld|st|atom|red|ldmatrix|stmatrix)\.(?!.*(global|shared|local)).*"  # generic addresses
     r"|(prefetch|discard|applypriority|createpolicy\.range)\.(?!global|local|.*\.global).*"
     r"|getctarank\.u(32|64)|fence\.(cta|cluster|gpu|sys)|testp\.f(32|64)"
+    r"|cp\.async\.mbarrier\.arrive(\.noinc)?\.b64"  # a generic address
+    r"|cp\.async\.c[ag]\..*L2::\d+B\.L2::cache_hint"  # the hint behind the prefetch size
     r"|fence\.(?!proxy).*async.*"  # of NVRTC 13.5, newer than the PTX ISA of the table (9.0)
 )
 

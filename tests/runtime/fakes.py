@@ -131,6 +131,9 @@ class Steps:
     def check(self, lowered: Lowered) -> Any:
         return lowered
 
+    def banks(self, lowered: Lowered) -> tuple[Any, ...]:
+        return ()
+
     def compile(
         self, kernel: Any, lowered: Lowered, signature: Signature, options: Any, check: Any
     ) -> Artifact:

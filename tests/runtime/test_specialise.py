@@ -252,6 +252,12 @@ def test_empty_and_fake_tensors_are_refused() -> None:
     with FakeTensorMode():
         fake = torch.empty(4, 4)
     assert codes(k, fake) == ["launch/tensor"]
+    with pytest.raises(
+        LaunchError, match="is on the device meta, expected the CPU or a CUDA device"
+    ):
+        signature(k, torch.empty(4, 4, device="meta"))
+    with pytest.raises(LaunchError, match=r"torch.sparse_coo, expected a strided"):
+        signature(k, torch.zeros(4, 4).to_sparse())
 
     def mapped(x: torch.Tensor) -> torch.Tensor:
         assert codes(k, x) == ["launch/tensor"]

@@ -6,11 +6,33 @@ Families never import each other.
 
 from __future__ import annotations
 
-from tilejit.families import atom_red, ewise, ld_st, mbarrier, prefetch_policy, registers, sync
+from tilejit.families import (
+    atom_red,
+    cp_async,
+    ewise,
+    ld_st,
+    ldmatrix_stmatrix,
+    mbarrier,
+    mma_sync,
+    prefetch_policy,
+    registers,
+    sync,
+)
 from tilejit.tile.family import FamilyIndex
 
 FAMILIES: FamilyIndex = {
     module.FAMILY.name: module.FAMILY
-    for module in (registers, ld_st, ewise, sync, mbarrier, prefetch_policy, atom_red)
+    for module in (
+        registers,
+        ld_st,
+        ewise,
+        sync,
+        mbarrier,
+        prefetch_policy,
+        atom_red,
+        mma_sync,
+        cp_async,
+        ldmatrix_stmatrix,
+    )
 }
 """Every family that the checker, the emitter and the simulator know."""

@@ -10,6 +10,9 @@ from typing import Any, Literal
 from tilejit.language import tile as tile
 from tilejit.language.annotations import LaunchConfig as LaunchConfig
 from tilejit.language.kernel_only import outside_kernel
+from tilejit.language.mma_layouts import ldmatrix_layout as ldmatrix_layout
+from tilejit.language.mma_layouts import mma_fragment_layout as mma_fragment_layout
+from tilejit.language.mma_layouts import mma_shared_layout as mma_shared_layout
 
 Axis = Literal["x", "y", "z"]
 

@@ -11,7 +11,7 @@ group may be named, ``(vec=.v2|.v4)``, and a choice may have several modifiers, 
 Operands, separated by spaces, in PTX order:
     ``a:f32``         a register that is read;  ``=d:f32`` written;  ``+d:f32`` both
     ``a:b32*4``       four registers in braces; ``*$vec`` as many as the group ``vec`` says (none: one)
-    ``a:b32*{1}``     one register, in braces all the same
+    ``a:b32*{1}``     one register, in braces all the same; ``*{$num}`` as many as ``num`` says
     ``a:$type``       the type chosen in the group ``type``;  ``%type`` the bit container as wide
     ``=d:b32~``       the sink ``_`` may stand here; with ``*$vec`` in a vector only
     ``=|p:pred``      joined to the operand before it by a bar, ``d|p``
@@ -41,7 +41,7 @@ _GROUP = re.compile(
 )
 _OPERAND = re.compile(
     r"(?P<direction>[=+]?)(?P<bar>\|?)(?P<name>\w+):(?P<type>[$%]?\w+)"
-    r"(?:\*(?P<lanes>\$?\w+|\{\d+\}))?(?:@(?P<space>[$\w:]+))?(?P<sink>~?)"
+    r"(?:\*(?P<lanes>\$?\w+|\{\$?\w+\}))?(?:@(?P<space>[$\w:]+))?(?P<sink>~?)"
 )
 _DIRECTIONS: dict[str, Direction] = {"": "r", "=": "w", "+": "rw"}
 

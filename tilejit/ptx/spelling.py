@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _TYPE = re.compile("|".join((*TYPE_BITS, r"e\dm\dx4")))
 _PRIORITY = re.compile(r"L2::evict_\w+")
+_SPACE = re.compile(r"global|local|shared(::\w+)?")
 
 Choice = tuple[tuple[str, ...], ...]
 
@@ -53,7 +54,8 @@ def lookup(text: str) -> tuple[Form, ...]:
     """The forms spelled ``text``, whose modifiers may stand in any order.
 
     Several forms differ in their operands (``max.f32`` with two or three inputs). The order among
-    types carries meaning (``cvt.f32.f16``) and is kept. Raises ``SpellingError``.
+    types and among spaces carries meaning (``cvt.f32.f16``, to ``.shared`` from ``.global``) and is
+    kept. Raises ``SpellingError``.
     """
     mnemonic, tokens = _split(text)
     placements = [p for p in _placements(mnemonic, tokens) if not p.open_slots]
@@ -179,8 +181,8 @@ def _take(
 
 
 def _swaps_meaning(order: tuple[int, ...], tokens: Sequence[str]) -> bool:
-    """Two types (or two priorities) change places: ``cvt.f16.f32`` is not ``cvt.f32.f16``."""
-    for kind in (_TYPE, _PRIORITY):
+    """Two types (or priorities, or spaces) change places: ``cvt.f16.f32`` is not ``cvt.f32.f16``."""
+    for kind in (_TYPE, _PRIORITY, _SPACE):
         places = [at for at in order if kind.fullmatch(tokens[at])]
         if places != sorted(places):
             return True

@@ -6,8 +6,8 @@ Not here: how it is made (``pipeline``), storing bytes (``cache``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from tilejit.errors import Diagnostic, Span
@@ -98,7 +98,7 @@ def _warning(code: str, message: str, file: str, line: int) -> Diagnostic:
 class Stats:
     """What one variant uses. ``occupancy``: resident warps of an SM over its most, 0 to 1;
     ``blocks_per_sm`` counts resident CTAs, 0 when one does not fit. ``shared_bytes`` is static and
-    dynamic together."""
+    dynamic together. Printing it also lists ``bank_conflicts``, which are looked for only then."""
 
     registers: int
     spill_bytes: int
@@ -108,9 +108,23 @@ class Stats:
     threads: int
     blocks_per_sm: int
     occupancy: float
+    _find_bank_conflicts: Callable[[], tuple[str, ...]] = field(compare=False, repr=False)
+
+    @property
+    def bank_conflicts(self) -> tuple[str, ...]:
+        """One line per tile access to shared memory that has bank conflicts or might."""
+        return self._find_bank_conflicts()
+
+    def __str__(self) -> str:
+        names = [f.name for f in fields(self) if f.repr]
+        width = max(map(len, names))
+        lines = [f"{name:{width}s} {round(getattr(self, name), 3):9}" for name in names]
+        return "\n".join([*lines, *self.bank_conflicts])
 
 
-def stats(artifact: Artifact, threads: int) -> Stats:
+def stats(
+    artifact: Artifact, threads: int, find_bank_conflicts: Callable[[], tuple[str, ...]]
+) -> Stats:
     """The stats of an artifact launched with ``threads`` threads per CTA, from the target's limits."""
     r = artifact.resources
     shared_bytes = r.static_shared_bytes + artifact.dynamic_shared_bytes
@@ -126,6 +140,7 @@ def stats(artifact: Artifact, threads: int) -> Stats:
         threads=threads,
         blocks_per_sm=blocks,
         occupancy=blocks * warps * 32 / limits.threads_per_sm,
+        _find_bank_conflicts=find_bank_conflicts,
     )
 
 

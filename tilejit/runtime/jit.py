@@ -79,7 +79,8 @@ class _Entry:
     def check(self, *args: Any, target: str | None = None, **keywords: Any) -> Variant:
         """Check every contract, without compiler or GPU. Raises with all faults found.
 
-        Takes the kernel's arguments, or one ``Signature``.
+        Takes the kernel's arguments, or one ``Signature``. ``banks`` of what it returns says which
+        accesses to shared memory have bank conflicts.
         """
         variant = self.kernel._described(self, args, keywords, target)
         _ = variant.checked  # made, or raised, by asking for it
@@ -219,7 +220,8 @@ class JitFunction(_Entry):
 
     @property
     def stats(self) -> Stats:
-        """Registers, spills, shared memory and occupancy of the latest variant."""
+        """Registers, spills, shared memory and occupancy of the latest variant; printed, its bank
+        conflicts too."""
         return self.latest.stats
 
     @property

@@ -215,11 +215,20 @@ def _not_a_tensor(param: Param, value: Any, report: Report) -> None:
 
 
 def _tensor(param: Param, tensor: Any, report: Report) -> Arg | None:
-    if tensor.layout is not _strided_layout() or tensor.device.type not in ("cpu", "cuda"):
+    if tensor.layout is not _strided_layout():
         report.error(
             "launch/tensor",
-            f"{param.name!r} must be a strided tensor on the CPU or a CUDA device, got a "
-            f"{tensor.layout} tensor on {tensor.device}",
+            f"{param.name!r} has the layout {tensor.layout}, expected a strided (dense) tensor",
+        )
+        return None
+    if tensor.device.type not in ("cpu", "cuda"):
+        report.error(
+            "launch/tensor",
+            f"{param.name!r} is on the device {tensor.device}, expected the CPU or a CUDA device",
+            help="torch.empty on the CPU takes no memory until it is written; that is enough for check "
+            "and compile"
+            if tensor.device.type == "meta"
+            else None,
         )
         return None
     if not torch_glue.has_memory(tensor):

@@ -52,6 +52,9 @@ class Steps(Protocol):
     def check(self, lowered: Lowered) -> Any:
         """The checked function; raises with every broken contract."""
 
+    def banks(self, lowered: Lowered) -> Sequence[Any]:
+        """Bank conflicts of every shared-memory access, as ``tile.banks.BankReport``."""
+
     def compile(
         self, kernel: Source, lowered: Lowered, signature: Signature, options: Options, check: Any
     ) -> Artifact:
@@ -90,6 +93,7 @@ class Variant:
     lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
     _lowered: Lowered | None = field(default=None, repr=False)
     _checked: Any = field(default=None, repr=False)
+    _banks: Sequence[Any] | None = field(default=None, repr=False)
     _artifact: Artifact | None = field(default=None, repr=False)
 
     @property
@@ -111,6 +115,17 @@ class Variant:
             if self._checked is None:
                 self._checked = self.steps.check(self.lowered)
             return self._checked
+
+    @property
+    def banks(self) -> Sequence[Any]:
+        """What each tile access to shared memory costs: ``tile.banks.BankReport``s in program order.
+
+        Computed when first asked for, by another check; no compiler or GPU needed.
+        """
+        with self.lock:
+            if self._banks is None:
+                self._banks = self.steps.banks(self.lowered)
+            return self._banks
 
     @property
     def artifact(self) -> Artifact:
@@ -142,7 +157,12 @@ class Variant:
 
     @property
     def stats(self) -> Stats:
-        return artifacts.stats(self.artifact, self.function.launch.threads)
+        return artifacts.stats(self.artifact, self.function.launch.threads, self._bank_conflicts)
+
+    def _bank_conflicts(self) -> tuple[str, ...]:
+        """One line per access that has bank conflicts, or whose banks are not known; rounds of an
+        unrolled loop that cost the same have one line."""
+        return tuple(dict.fromkeys(str(b) for b in self.banks if b.conflicted or b.unknown))
 
     @property
     def ast(self) -> str:

@@ -49,8 +49,15 @@ class Accesses:
         """Can threads order their accesses through memory?"""
         return self.fences and self.communicates
 
-    def site(self, verb: str, what: str, span: Span | None, strong: bool = False) -> Site:
-        found = Site(len(self.sites), verb, what, span, strong)
+    def site(
+        self,
+        verb: str,
+        what: str,
+        span: Span | None,
+        strong: bool = False,
+        asynchronous: bool = False,
+    ) -> Site:
+        found = Site(len(self.sites), verb, what, span, strong, asynchronous)
         self.communicates |= strong
         self.sites.append(found)
         return found

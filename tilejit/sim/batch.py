@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import numpy as np
 
 from tilejit.errors import Span
+from tilejit.sim.copies import Copies
 from tilejit.sim.faults import FaultLog
 from tilejit.sim.geometry import LANES, WARPS_PER_GROUP, Bools, Geometry, split
 from tilejit.sim.global_memory import GlobalMemory
@@ -36,6 +37,7 @@ class Batch:
     clocks: Clocks
     global_memory: GlobalMemory
     shared: SharedMemory
+    copies: Copies
     faults: FaultLog
     thread_type: Any
     leader_lane: int

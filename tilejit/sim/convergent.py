@@ -1,6 +1,7 @@
-"""Operations in which the lanes of a warp take part together: shuffles, votes, election.
+"""Operations in which the lanes of a warp take part together: shuffles, votes, election; and which
+lanes an ``.aligned`` instruction finds.
 
-All of them name all 32 lanes, so every lane that has not exited must take part; a value read from
+The operations name all 32 lanes, so every lane that has not exited must take part; a value read from
 a lane that does not is undefined. Both are faults.
 
 Not here: barriers (``barrier``).
@@ -35,23 +36,38 @@ def lane_list(lanes: Array) -> str:
 
 def check_converged(c: Cohort, op: str, span: Span | None) -> None:
     """Faults where a warp executes ``op`` without one of its lanes."""
-    if c.mask is None:
-        return
-    taking = any_lane(c.mask)
-    missing = c.batch.alive[c.rows] & ~c.mask & taking[:, None]
+    if c.mask is not None:
+        _require(c, op, c.batch.alive[c.rows], span)
+
+
+def check_aligned(c: Cohort, op: str, span: Span | None) -> None:
+    """Faults where a warp executes an ``.aligned`` instruction without one of its 32 lanes: it has
+    no member mask, so that lanes that have exited are missing too."""
+    if c.mask is not None:
+        _require(c, op, np.ones_like(c.mask), span)
+
+
+def _require(c: Cohort, op: str, wanted: Array, span: Span | None) -> None:
+    """Faults where a warp executes ``op`` without one of the ``wanted`` lanes."""
+    mask = c.mask_array()
+    missing = wanted & ~mask & any_lane(mask)[:, None]
     if not missing.any():
         return
     without = any_lane(missing)
     row = int(np.argmax(without))
+    elsewhere = missing[row] & c.batch.alive[c.rows[row]]
+    lanes = elsewhere if elsewhere.any() else missing[row]
+    why = "they took another branch" if elsewhere.any() else "they have exited, or never were"
     c.batch.lane_fault(
         c,
         "sim/inactive-lane",
-        f"`{op}` needs all 32 lanes of the warp, but lanes {lane_list(missing[row])} are not here: "
-        "they took another branch",
+        f"`{op}` needs all 32 lanes of the warp, but lanes {lane_list(lanes)} are not here: {why}",
         span,
-        c.mask & without[:, None],
+        mask & without[:, None],
         warp=c.batch.describe_row(int(c.rows[row])),
-        help="move it out of the branch, or make the branch the same for the whole warp",
+        help="move it out of the branch, or make the branch the same for the whole warp"
+        if elsewhere.any()
+        else "whole warps execute it: launch a multiple of 32 threads, and let none return before it",
     )
 
 

@@ -21,7 +21,8 @@ class Site:
 
     ``verb`` completes "thread … <verb>": ``reads``, ``writes``, ``updates``. ``what`` is the
     operation as written (``ld.global.v4.b32``, ``load``). ``strong`` accesses (atomic, relaxed,
-    acquire, release) do not race with each other. ``index`` numbers the sites of a program.
+    acquire, release) do not race with each other; ``asynchronous`` ones happen some time before a
+    wait. ``index`` numbers the sites of a program.
     """
 
     index: int
@@ -29,6 +30,7 @@ class Site:
     what: str
     span: Span | None
     strong: bool = False
+    asynchronous: bool = False
 
     @property
     def writes(self) -> bool:

@@ -90,7 +90,7 @@ class GlobalMemory(Memory):
     ) -> Bytes:
         """(lanes, nbytes) at flat addresses; zeros where the access is faulty."""
         out: Bytes | None = None
-        for window, at, offsets in self._locate(addresses, nbytes, lanes, site, name):
+        for window, at, offsets in self.locate(addresses, nbytes, lanes, site, name):
             part = taken(lanes, at)
             read = self.read(window, offsets, nbytes, part, site)
             if at is None:
@@ -105,7 +105,7 @@ class GlobalMemory(Memory):
     ) -> None:
         """Stores (lanes, nbytes) at flat addresses; faulty lanes store nothing."""
         nbytes = values.shape[1]
-        for window, at, offsets in self._locate(addresses, nbytes, lanes, site, name):
+        for window, at, offsets in self.locate(addresses, nbytes, lanes, site, name):
             chosen = values if at is None else values[at]
             self.write(window, offsets, chosen, taken(lanes, at), site)
 
@@ -120,17 +120,24 @@ class GlobalMemory(Memory):
     ) -> Bytes:
         """Atomic read-modify-writes at flat addresses: the old bytes."""
         out = np.zeros((addresses.size, nbytes), np.uint8)
-        for window, at, offsets in self._locate(addresses, nbytes, lanes, site, name):
+        for window, at, offsets in self.locate(addresses, nbytes, lanes, site, name):
             part = taken(lanes, at)
             old = self.read_modify_write(window, offsets, nbytes, change, at, part, site)
             out[slice(None) if at is None else at] = old
         return out
 
-    def _locate(
-        self, addresses: Ints, nbytes: int, lanes: Lanes, site: Site, name: str | None
+    def locate(
+        self,
+        addresses: Ints,
+        nbytes: int,
+        lanes: Lanes,
+        site: Site,
+        name: str | None,
+        align_bytes: int | None = None,
     ) -> list[tuple[Window, Ints | None, Ints]]:
-        """Per buffer touched: its window, the lanes (None: all) and their offsets."""
-        wrong = self.misaligned(addresses, nbytes, lanes, site)
+        """Per buffer touched: its window, the lanes (None: all) and their offsets. What is not
+        sound is reported and left out; ``align_bytes``: the alignment, where it is not ``nbytes``'s."""
+        wrong = self.misaligned(addresses, align_bytes or nbytes, lanes, site)
         at = None if wrong is None else np.flatnonzero(~wrong)
         if name is not None:
             return self._in_buffer(self.buffers[name], addresses, nbytes, lanes, site, at)

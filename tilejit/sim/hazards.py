@@ -14,6 +14,10 @@ comes, which loses nothing because older accesses covered whole granules. One re
 place; a second reader that is not ordered after the first goes to a log (same cluster) or marks the
 granule as read by several clusters (then any write races).
 
+An access in flight (an asynchronous copy's) has a stamp of ``IN_FLIGHT`` or more, which names the
+copy: it happens before nothing, not even its own thread's next access. ``land_write`` and
+``land_read`` give it the time of the wait that covers it.
+
 Not here: what is accessed (``memory``), who synchronises (``barrier``).
 """
 
@@ -28,10 +32,12 @@ import numpy.typing as npt
 from tilejit.sim.geometry import LANES, Bools, Geometry, Ints
 
 Selection: TypeAlias = slice | Ints
-Race: TypeAlias = Callable[[int, int, int, int, int], None]
-"""Called with granule, thread, earlier thread, earlier site, number of such pairs."""
+Race: TypeAlias = Callable[[int, int, int, int, int, int], None]
+"""Called with granule, thread, earlier thread, earlier site, earlier stamp, number of such pairs."""
 
 NOBODY = -1
+IN_FLIGHT = 1 << 30
+"""The least stamp of an access in flight. Ticks stay below: one per synchronisation."""
 MAX_GRANULE_BYTES = 16
 
 
@@ -115,7 +121,7 @@ class Clocks:
         """Per element: does the access of ``earlier`` at ``stamp`` happen before ``thread`` now?"""
         slots, size = self.geometry.slots, self.geometry.cluster_size
         cta = thread // slots
-        result: Bools = earlier == thread
+        result: Bools = (earlier == thread) & (stamp < IN_FLIGHT)
         same_cluster = earlier // (slots * size) == thread // (slots * size)
         local = cta - self.first_cta
         cluster = local // size
@@ -189,6 +195,10 @@ class ReaderLog:
             return empty, empty, empty, empty
         return self.chunks[0]
 
+    def restamp(self, chosen: Bools, stamps: Ints) -> None:
+        """The chosen entries get new stamps."""
+        self.joined()[2][chosen] = stamps
+
     def keep(self, chosen: Bools) -> None:
         g, t, stamps, sites = self.joined()
         self.chunks = [(g[chosen], t[chosen], stamps[chosen], sites[chosen])]
@@ -221,6 +231,8 @@ class Shadow:
         self.far_reader: npt.NDArray[Any] | None = None
         self.far_site: npt.NDArray[Any] = np.zeros(0, np.int32)
         self.log = ReaderLog()
+        self.flights = False
+        """Was any access in flight?"""
         self._scratch: npt.NDArray[Any] | None = None
 
     @property
@@ -303,9 +315,10 @@ class Shadow:
         race: Race,
     ) -> None:
         """Threads write the selected granules. ``stamp`` broadcasts against ``threads``."""
+        self.flights |= np.ndim(stamp) == 0 and int(stamp) >= IN_FLIGHT
         repeated = self._repeated(selection)
         if repeated is not None:
-            self._report_repeated(selection, threads, repeated, site, race)
+            self._report_repeated(selection, threads, stamp, repeated, site, race)
         if self.writer is None:
             self._allocate_writer()
         else:
@@ -327,6 +340,7 @@ class Shadow:
         race: Race,
     ) -> None:
         """Threads read the selected granules."""
+        self.flights |= np.ndim(stamp) == 0 and int(stamp) >= IN_FLIGHT
         if self.writer is not None:
             self._check_writer(selection, threads, clocks, race, site)
         if self.reader is None:
@@ -361,7 +375,8 @@ class Shadow:
         """Readers of granules that had readers, or several readers at once."""
         assert self.reader is not None
         crowded = self.crowd[granules] > 0
-        replaces = (prior < 0) | ((prior == threads) & ~crowded)
+        airborne = (prior >= 0) & (self.reader_stamp[granules] >= IN_FLIGHT)
+        replaces = (prior < 0) | ((prior == threads) & ~crowded & ~airborne)
         open_ = np.flatnonzero(~replaces)
         if open_.size:
             earlier = self.reader_stamp[granules[open_]]
@@ -377,7 +392,8 @@ class Shadow:
         self.reader_site[chosen] = site
         self.crowd[chosen] = 0
         # Whoever is not the one reader of its granule now joins the crowd of its readers.
-        extra = np.flatnonzero((self.reader[granules] != threads) | (crowded & ~replaces))
+        joins = (crowded | airborne) & ~replaces
+        extra = np.flatnonzero((self.reader[granules] != threads) | joins)
         if extra.size:
             self._join_crowd(granules[extra], threads[extra], stamps[extra], site, clocks)
 
@@ -432,6 +448,38 @@ class Shadow:
         """The batch's threads are over: the log (which orders threads of one cluster) is idle."""
         self.log.clear()
 
+    # --- landing
+
+    def land_write(self, selection: Selection, threads: Ints, flight: int, stamps: Ints) -> None:
+        """The writes stamped ``flight`` that the granules still hold happen now, at ``stamps``."""
+        assert self.writer is not None
+        held = (self.writer_stamp[selection] == flight) & (self.writer[selection] == threads)
+        at = np.flatnonzero(held)
+        self.writer_stamp[_granules_at(selection, at)] = stamps[at]
+
+    def land_read(self, selection: Selection, threads: Ints, flight: int, stamps: Ints) -> None:
+        """The reads stamped ``flight`` happen now, at ``stamps``."""
+        assert self.reader is not None
+        granules = _granules_at(selection, np.arange(threads.size))
+        alone = (self.reader[granules] == threads) & (self.crowd[granules] == 0)
+        at = np.flatnonzero(alone & (self.reader_stamp[granules] == flight))
+        self.reader_stamp[granules[at]] = stamps[at]
+        if not self.log.size:
+            return
+        held, readers, logged, _ = self.log.joined()
+        entries = np.flatnonzero(logged == flight)
+        order = np.lexsort((threads, granules))
+        keys = _pairs(granules, threads)[order]
+        wanted = _pairs(held[entries], readers[entries])
+        place = np.minimum(np.searchsorted(keys, wanted), keys.size - 1)
+        mine = keys[place] == wanted
+        self.log.restamp(entries[mine], stamps[order[place[mine]]])
+        # The latest of a crowd's readers, anew.
+        crowded = np.unique(granules[self.crowd[granules] > 0])
+        of_crowd = np.isin(held, crowded)
+        self.reader_stamp[crowded] = 0
+        np.maximum.at(self.reader_stamp, held[of_crowd], self.log.joined()[2][of_crowd])
+
     # --- checks
 
     def _check_writer(
@@ -444,13 +492,21 @@ class Shadow:
     ) -> None:
         assert self.writer is not None
         prior = self.writer[selection]
-        suspects = np.flatnonzero((prior >= 0) & (prior != threads))
+        suspects = np.flatnonzero(
+            (prior >= 0) & self._others(prior, self.writer_stamp[selection], threads)
+        )
         if not suspects.size:
             return
         granules = _granules_at(selection, suspects)
         prior, threads = prior[suspects], threads[suspects]
-        bad = ~clocks.ordered(prior, self.writer_stamp[granules], threads)
-        self._report(bad, granules, threads, prior, self.writer_site[granules], race, site)
+        stamps = self.writer_stamp[granules]
+        bad = ~clocks.ordered(prior, stamps, threads)
+        self._report(bad, granules, threads, prior, stamps, self.writer_site[granules], race, site)
+
+    def _others(self, prior: Ints, stamps: Ints, threads: Ints) -> Bools:
+        """Accesses that program order may not order: other threads', and those in flight."""
+        result: Bools = prior != threads
+        return result | (stamps >= IN_FLIGHT) if self.flights else result
 
     def _check_readers(
         self, selection: Selection, threads: Ints, clocks: Clocks, race: Race, site: int
@@ -462,19 +518,22 @@ class Shadow:
             return
         granules, prior, threads = _granules_at(selection, at), prior[at], threads[at]
         self._check_crowd(granules, threads, clocks, race, site)
-        other = np.flatnonzero(prior != threads)
+        other = np.flatnonzero(self._others(prior, self.reader_stamp[granules], threads))
         if other.size:
             g = granules[other]
-            bad = ~clocks.ordered(prior[other], self.reader_stamp[g], threads[other])
+            stamps = self.reader_stamp[g]
+            bad = ~clocks.ordered(prior[other], stamps, threads[other])
             bad &= (self.crowd[g] == 0) | ~clocks.same_cluster(prior[other], threads[other])
-            self._report(bad, g, threads[other], prior[other], self.reader_site[g], race, site)
+            sites = self.reader_site[g]
+            self._report(bad, g, threads[other], prior[other], stamps, sites, race, site)
         if self.far_reader is not None:
             far = self.far_reader[granules]
             lone = np.flatnonzero((far >= 0) & ~clocks.same_cluster(far, threads))
             if lone.size:
                 g = granules[lone]
-                every = np.ones(lone.size, np.bool_)
-                self._report(every, g, threads[lone], far[lone], self.far_site[g], race, site)
+                every, never = np.ones(lone.size, np.bool_), np.zeros(lone.size, np.int32)
+                sites = self.far_site[g]
+                self._report(every, g, threads[lone], far[lone], never, sites, race, site)
             self.far_reader[granules] = NOBODY
         self.reader[granules] = NOBODY
         self.crowd[granules] = 0
@@ -504,13 +563,14 @@ class Shadow:
         at = np.flatnonzero(mine)
         writer = writers[position[at]]
         bad = ~clocks.ordered(readers[at], stamps[at], writer)
-        self._report(bad, held[at], writer, readers[at], sites[at], race, site)
+        self._report(bad, held[at], writer, readers[at], stamps[at], sites[at], race, site)
         self.log.keep(~mine)
 
     def _report_repeated(
         self,
         selection: Selection,
         threads: Ints,
+        stamp: Ints,
         repeated: tuple[Ints, Ints],
         site: int,
         race: Race,
@@ -519,7 +579,8 @@ class Shadow:
         granules = _granules_at(selection, losers)
         different = threads[losers] != threads[kept]
         sites = np.full(losers.size, site)
-        self._report(different, granules, threads[kept], threads[losers], sites, race, site)
+        stamps = np.broadcast_to(np.asarray(stamp, np.int32), threads.shape)[losers]
+        self._report(different, granules, threads[kept], threads[losers], stamps, sites, race, site)
 
     def _report(
         self,
@@ -527,22 +588,28 @@ class Shadow:
         granules: Ints,
         threads: Ints,
         earlier: Ints,
+        stamps: Ints,
         sites: Ints,
         race: Race,
         site: int,
     ) -> None:
-        """One call of ``race`` per earlier site, with the first example."""
+        """One call of ``race`` per earlier site, of those in flight and of others, with the first
+        example."""
         if self.strong_sites[site]:
             bad = bad & ~self.strong_sites[sites]
         at = np.flatnonzero(bad)
         if not at.size:
             return
-        for other in np.unique(sites[at]).tolist():
-            of_site = at[sites[at] == other]
-            first = of_site[0]
-            race(
-                int(granules[first]), int(threads[first]), int(earlier[first]), other, of_site.size
-            )
+        airborne = stamps[at] >= IN_FLIGHT
+        for flying in np.unique(airborne).tolist():
+            alike = at[airborne == flying]
+            for other in np.unique(sites[alike]).tolist():
+                of_site = alike[sites[alike] == other]
+                i = of_site[0]
+                race(
+                    int(granules[i]), int(threads[i]), int(earlier[i]), other, int(stamps[i]),
+                    of_site.size,
+                )  # fmt: skip
 
     # --- storage
 
@@ -556,6 +623,11 @@ class Shadow:
         self.reader_stamp = np.zeros(self.granules, np.int32)
         self.reader_site = np.zeros(self.granules, np.int32)
         self.crowd = np.zeros(self.granules, np.int8)
+
+
+def _pairs(granules: Ints, threads: Ints) -> Ints:
+    """(granule, thread) as one number, ascending as they are."""
+    return (granules.astype(np.int64) << 32) | threads.astype(np.int64)
 
 
 def _granules_at(selection: Selection, positions: Ints) -> Ints:

@@ -9,7 +9,8 @@ Not here: what an instruction computes (families), waiting (``barrier``), expres
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeAlias
 
@@ -21,6 +22,7 @@ from tilejit.ir import nodes
 from tilejit.sim import access, scalar
 from tilejit.sim.access import Bytes
 from tilejit.sim.cohort import Array, Cohort
+from tilejit.sim.convergent import check_aligned
 from tilejit.sim.expr import (
     Evaluate,
     Expressions,
@@ -35,6 +37,7 @@ from tilejit.sim.memory import WORDS
 from tilejit.tile.family import (
     BitArray,
     Element,
+    Elsewhere,
     FamilyIndex,
     Immediate,
     Issue,
@@ -51,9 +54,6 @@ from tilejit.tile.family import (
 Action: TypeAlias = Callable[[Cohort], None]
 BitWriter: TypeAlias = Callable[[Cohort, Array], None]
 Update: TypeAlias = Callable[[tuple[int, int], Bytes], Bytes]
-
-READERS = frozenset({"ld", "ldu", "ldmatrix", "prefetch", "prefetchu", "applypriority"})
-"""Mnemonics that only read the memory they address; all others count as writing it."""
 
 ATOMIC = frozenset({"atom", "red"})
 ORDERING = frozenset({"acquire", "release", "acq_rel", "sc"})
@@ -140,15 +140,48 @@ class SimMachine:
                         name, unit, nbytes = register
                         c.files[name].forget(unit, nbytes, skipped)
 
-    def load(self, operand: NativeOperand, nbytes: int) -> Bytes:
+    def load(
+        self,
+        operand: NativeOperand,
+        nbytes: int,
+        lanes: Bools | None = None,
+        at: Elsewhere | None = None,
+    ) -> Bytes:
         found = self._memory(operand)
         c = self._call.cohort
-        return access.load(c, found.address(c), nbytes, found.reads, found.space, found.name)
+        address = _moved(found.address(c), at)
+        with self._only(lanes):
+            return access.load(c, address, nbytes, found.reads, found.space, found.name)
 
-    def store(self, operand: NativeOperand, data: Bytes) -> None:
+    def store(
+        self,
+        operand: NativeOperand,
+        data: Bytes,
+        lanes: Bools | None = None,
+        at: Elsewhere | None = None,
+    ) -> None:
         found = self._memory(operand)
         c = self._call.cohort
-        access.store(c, found.address(c), data, found.writes, found.space, found.name)
+        address = _moved(found.address(c), at)
+        with self._only(lanes):
+            access.store(c, address, data, found.writes, found.space, found.name)
+
+    def check_aligned(self, operand: NativeOperand, nbytes: int, lanes: Bools) -> None:
+        found = self._memory(operand)
+        c = self._call.cohort
+        with self._only(lanes):
+            memory = access.memory_of(c, found.space)
+            memory.misaligned(c.flat(found.address(c)), nbytes, c.lanes(), found.writes)
+
+    @contextmanager
+    def _only(self, lanes: Bools | None) -> Iterator[None]:
+        """Narrows the active lanes to ``lanes``."""
+        c = self._call.cohort
+        outer = c.mask
+        if lanes is not None:
+            c.mask = c.mask_array() & lanes
+        yield
+        c.mask = outer
 
     def active(self) -> Bools:
         return self._call.cohort.mask_array()
@@ -159,6 +192,25 @@ class SimMachine:
         return access.update(
             c, found.address(c), nbytes, update, found.updates, found.space, found.name
         )
+
+    def copy_async(
+        self, dst: NativeOperand, src: NativeOperand, nbytes: int, kept: BitArray
+    ) -> None:
+        to, source = self._memory(dst), self._memory(src)
+        c = self._call.cohort
+        c.batch.copies.issue(
+            c,
+            (to.address(c), to.writes, to.name),
+            (source.address(c), source.reads, source.name),
+            nbytes,
+            kept,
+        )
+
+    def commit_group(self) -> None:
+        self._call.cohort.batch.copies.commit(self._call.cohort)
+
+    def wait_group(self, pending: int | None) -> None:
+        self._call.cohort.batch.copies.wait(self._call.cohort, pending)
 
     def unsimulated(self, what: str) -> NoReturn:
         raise unsimulated(what, self._call.span)
@@ -174,6 +226,14 @@ class SimMachine:
         return fault(
             InternalError, "sim/operand", f"execute of `{spelling}` cannot {what} that operand"
         )
+
+
+def _moved(address: Array, at: Elsewhere | None) -> Array:
+    """The lanes' own addresses, or those that ``at`` says."""
+    if at is None:
+        return address
+    whole = np.broadcast_to(address, (address.shape[0], LANES))
+    return whole[:, at.lanes] + at.offset_bytes
 
 
 class Steps:
@@ -234,10 +294,13 @@ class Steps:
         if family is None:
             raise unsimulated(f"`{issue.form.spelling}` (family {issue.form.family})", span)
         execute = family.execute
+        spelling, aligned = issue.form.spelling, "aligned" in issue.form.modifiers
         if issue.pred is None:
 
             def run(c: Cohort) -> None:
                 if c.any_active():
+                    if aligned:
+                        check_aligned(c, spelling, span)
                     execute(issue, SimMachine(Call(c, issue, operands, c.mask, span)))
 
             return run
@@ -249,6 +312,8 @@ class Steps:
             c.mask = yes if some else np.zeros((c.warps, LANES), np.bool_)
             machine = SimMachine(Call(c, issue, operands, outer, span))
             if some:
+                if aligned:
+                    check_aligned(c, spelling, span)
                 execute(issue, machine)
             if not issue.preserve_dst:
                 machine.forget_skipped()
@@ -283,7 +348,7 @@ class Steps:
         base = self.expressions.compile(operand.base)
         offset = operand.offset_bytes
         address: Evaluate = base if offset == 0 else lambda c: base(c) + np.int64(offset)
-        if issue.form.mnemonic not in READERS:
+        if "w" in issue.form.operands[position].direction:
             accesses.will_store(name, operand.space)
         spelling = issue.form.spelling
         words = set(issue.form.modifiers)
@@ -293,9 +358,10 @@ class Steps:
             address,
             operand.space,
             name,
-            accesses.site("reads", spelling, span, strong),
-            accesses.site("writes", spelling, span, strong),
-            accesses.site("updates", spelling, span, strong),
+            *(
+                accesses.site(verb, spelling, span, strong, "async" in issue.form.effects)
+                for verb in ("reads", "writes", "updates")
+            ),
         )
 
     def _check_local(

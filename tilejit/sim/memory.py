@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,10 @@ import numpy.typing as npt
 from tilejit.dtypes import DType
 from tilejit.sim.faults import FaultLog, Site, place
 from tilejit.sim.geometry import Bools, Geometry, Ints
-from tilejit.sim.hazards import MAX_GRANULE_BYTES, Clocks, Shadow
+from tilejit.sim.hazards import IN_FLIGHT, MAX_GRANULE_BYTES, Clocks, Shadow
+
+if TYPE_CHECKING:
+    from tilejit.sim.copies import Copies
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
@@ -65,8 +68,12 @@ class Window:
     def scatter(self, offsets: Ints, values: Bytes, dense: bool) -> None:
         """Writes ``values`` (lanes, nbytes); of equal offsets the last lane wins."""
         _scatter(self.data, offsets, values, dense, self.word_aligned)
+        self.mark_written(offsets, values.shape[1], dense)
+
+    def mark_written(self, offsets: Ints, nbytes: int, dense: bool) -> None:
+        """The bytes count as written."""
         if self.written is not None:
-            flags = np.ones(values.shape, np.uint8)
+            flags = np.ones((offsets.size, nbytes), np.uint8)
             _scatter(self.written.view(np.uint8), offsets, flags, dense, self.word_aligned)
 
     def unwritten(self, offsets: Ints, nbytes: int, dense: bool) -> Bools | None:
@@ -155,49 +162,73 @@ class Memory:
         self.geometry = watch.geometry
         self.faults = watch.faults
         self.clocks: Clocks | None = None
+        self.copies: Copies | None = None
+        """The running batch's asynchronous copies."""
 
     def read(self, window: Window, offsets: Ints, nbytes: int, lanes: Lanes, site: Site) -> Bytes:
         """Checked bytes at in-bounds offsets: (lanes, nbytes)."""
         dense = is_dense(offsets, nbytes)
+        self.check_written(window, offsets, nbytes, lanes, site, dense)
+        self.watch_read(window, offsets, nbytes, lanes, site, dense)
+        return window.gather(offsets, nbytes, dense)
+
+    def check_written(
+        self, window: Window, offsets: Ints, nbytes: int, lanes: Lanes, site: Site, dense: bool
+    ) -> None:
+        """Reports lanes that read bytes nobody wrote."""
         unwritten = window.unwritten(offsets, nbytes, dense)
         if unwritten is not None:
             at = np.flatnonzero(unwritten)
             what = f"reads {nbytes} bytes of `{window.name}` that nobody has written"
             self.report("sim/unwritten-read", what, site, lanes, at, window, int(offsets[at[0]]))
-        if window.shadow is not None and self.clocks is not None:
-            shadow = window.shadow
-            chosen, threads = shadow.select(
-                offsets + window.shadow_offset if window.shadow_offset else offsets,
-                nbytes, lanes.threads, dense,
-            )  # fmt: skip
-            stamp = self._stamp_per(threads, lanes)
-            shadow.read(chosen, threads, stamp, site.index, self.clocks, self._race(window, site))
-        return window.gather(offsets, nbytes, dense)
+
+    def watch_read(
+        self, window: Window, offsets: Ints, nbytes: int, lanes: Lanes, site: Site, dense: bool
+    ) -> None:
+        """Notes a read in the history, and reports what it races with."""
+        shadow = window.shadow
+        if shadow is None or self.clocks is None:
+            return
+        chosen, threads = self._granules(shadow, window, offsets, nbytes, lanes, dense)
+        stamp = self._stamp_per(threads, lanes)
+        shadow.read(chosen, threads, stamp, site.index, self.clocks, self._race(window, site))
 
     def write(self, window: Window, offsets: Ints, values: Bytes, lanes: Lanes, site: Site) -> None:
         """Checked store of (lanes, nbytes) at in-bounds offsets."""
         nbytes = values.shape[1]
         dense = is_dense(offsets, nbytes)
-        self._watch_write(window, offsets, nbytes, lanes, site, dense)
+        self.watch_write(window, offsets, nbytes, lanes, site, dense)
         window.scatter(offsets, values, dense)
 
-    def _watch_write(
+    def watch_write(
         self, window: Window, offsets: Ints, nbytes: int, lanes: Lanes, site: Site, dense: bool
     ) -> None:
-        if window.shadow is None or self.clocks is None:
+        """Notes a write in the history, and reports what it races with."""
+        shadow = window.shadow
+        if shadow is None or self.clocks is None:
             return
-        chosen, threads = window.shadow.select(
-            offsets + window.shadow_offset if window.shadow_offset else offsets,
-            nbytes, lanes.threads, dense,
-        )  # fmt: skip
-        window.shadow.write(
-            chosen,
-            threads,
-            self._stamp_per(threads, lanes),
-            site.index,
-            self.clocks,
-            self._race(window, site),
-        )
+        chosen, threads = self._granules(shadow, window, offsets, nbytes, lanes, dense)
+        stamp = self._stamp_per(threads, lanes)
+        shadow.write(chosen, threads, stamp, site.index, self.clocks, self._race(window, site))
+
+    def landed(
+        self, window: Window, offsets: Ints, nbytes: int, lanes: Lanes, flight: int, *, wrote: bool
+    ) -> None:
+        """The accesses that were noted with the stamp ``flight`` happen now, as the lanes' stamps say."""
+        shadow = window.shadow
+        if shadow is None:
+            return
+        chosen, threads = self._granules(shadow, window, offsets, nbytes, lanes, False)
+        land = shadow.land_write if wrote else shadow.land_read
+        land(chosen, threads, flight, self._stamp_per(threads, lanes))
+
+    @staticmethod
+    def _granules(
+        shadow: Shadow, window: Window, offsets: Ints, nbytes: int, lanes: Lanes, dense: bool
+    ) -> tuple[Any, Ints]:
+        """Granules of the accesses, and the thread of each."""
+        moved = offsets + window.shadow_offset if window.shadow_offset else offsets
+        return shadow.select(moved, nbytes, lanes.threads, dense)
 
     def read_modify_write(
         self,
@@ -210,12 +241,8 @@ class Memory:
         site: Site,
     ) -> Bytes:
         """``change(lane position, old bytes)`` gives each lane's new bytes, one lane at a time."""
-        unwritten = window.unwritten(offsets, nbytes, False)
-        if unwritten is not None:
-            bad = np.flatnonzero(unwritten)
-            what = f"reads {nbytes} bytes of `{window.name}` that nobody has written"
-            self.report("sim/unwritten-read", what, site, lanes, bad, window, int(offsets[bad[0]]))
-        self._watch_write(window, offsets, nbytes, lanes, site, False)
+        self.check_written(window, offsets, nbytes, lanes, site, False)
+        self.watch_write(window, offsets, nbytes, lanes, site, False)
         old = np.zeros((offsets.size, nbytes), np.uint8)
         for i, offset in enumerate(offsets.tolist()):
             old[i] = window.data[offset : offset + nbytes]
@@ -269,8 +296,13 @@ class Memory:
         return np.repeat(lanes.stamp, threads.size // lanes.threads.size)
 
     def _race(self, window: Window, site: Site) -> Any:
-        def race(granule: int, thread: int, earlier: int, site_index: int, times: int) -> None:
+        def race(
+            granule: int, thread: int, earlier: int, site_index: int, stamp: int, times: int
+        ) -> None:
             other = self.watch.sites[site_index]
+            if stamp >= IN_FLIGHT:
+                self._in_flight(window, site, granule, thread, earlier, other, stamp, times)
+                return
             if self.watch.ordered_by_memory:
                 self.watch.notes.add(UNORDERED_NOTE)
                 return
@@ -288,7 +320,7 @@ class Memory:
                     ("where", f"{self.geometry.describe_thread(thread)} {site.verb} here"),
                     ("other", f"{self.geometry.describe_thread(earlier)} {other.verb} at {place(other.span)}"),
                     ("address", self.describe(window, offset)),
-                    ("help", _race_help(thread, earlier, self.geometry)),
+                    ("help", _race_help(thread, earlier, other, self.geometry)),
                 ),
                 other.span,
                 times,
@@ -296,10 +328,53 @@ class Memory:
 
         return race
 
+    def _in_flight(
+        self,
+        window: Window,
+        site: Site,
+        granule: int,
+        thread: int,
+        earlier: int,
+        other: Site,
+        stamp: int,
+        times: int,
+    ) -> None:
+        """An access to bytes that an asynchronous copy has not finished with."""
+        if self.faults.known("sim/in-flight", site.span, other.span, times):
+            return
+        assert window.shadow is not None
+        size = window.shadow.granule_bytes
+        state = self.copies.explain(stamp, earlier, thread) if self.copies is not None else None
+        progress, repair = state or (
+            "its CTA has ended without waiting for it",
+            "nothing but the end of the launch orders accesses of different CTAs",
+        )
+        side = "write to" if other.writes else "read of"
+        self.faults.add(
+            "sim/in-flight",
+            f"{size} bytes of `{window.name}` are touched while an asynchronous copy's {side} them "
+            "may still be under way",
+            site.span,
+            (
+                ("where", f"{self.geometry.describe_thread(thread)} {site.verb} here"),
+                ("copy", f"{self.geometry.describe_thread(earlier)}, at {place(other.span)}"),
+                ("address", self.describe(window, granule * size - window.shadow_offset)),
+                ("state", progress),
+                ("help", repair),
+            ),
+            other.span,
+            times,
+        )  # fmt: skip
 
-def _race_help(thread: int, earlier: int, geometry: Geometry) -> str:
+
+def _race_help(thread: int, earlier: int, other: Site, geometry: Geometry) -> str:
     if thread // geometry.slots != earlier // geometry.slots:
         return "nothing but the end of the launch orders accesses of different CTAs"
+    if other.asynchronous:
+        return (
+            "a thread waits for its own copies only: T.cuda.cta_sync() after the wait shows them to "
+            "the others"
+        )
     if thread // 32 == earlier // 32:
         return "T.cuda.warp_sync() orders the lanes of a warp, T.cuda.cta_sync() all threads of the CTA"
     return "put T.cuda.cta_sync() between the accesses"

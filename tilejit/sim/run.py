@@ -20,6 +20,7 @@ from tilejit.sim import scalar
 from tilejit.sim.access import Accesses
 from tilejit.sim.batch import Batch
 from tilejit.sim.cohort import NOT_A_SCOPE, Cohort
+from tilejit.sim.copies import Copies
 from tilejit.sim.expr import Expressions, dtype_of
 from tilejit.sim.faults import FaultLog
 from tilejit.sim.geometry import LANES, Geometry, triple
@@ -41,8 +42,8 @@ SHADOW_FACTOR = 10
 
 @dataclass(frozen=True, slots=True)
 class SimOptions:
-    """``hazards``: look for races. ``seed``: order of warps and the elected lane. ``fault_limit``:
-    stop after so many distinct faults. ``step_limit``: turns of a cohort's loops. ``output``: where
+    """``hazards``: look for races. ``seed``: order of warps, the elected lane, and when asynchronous
+    copies' bytes arrive. ``fault_limit``: stop after so many distinct faults. ``step_limit``: turns of a cohort's loops. ``output``: where
     prints go (None: standard output). ``batch_warps``: the most warps simulated together."""
 
     hazards: bool = True
@@ -155,6 +156,7 @@ class _Simulation:
             list(buffers.values()), None if stored is None else frozenset(stored), self.watch
         )
         self.random = Random(options.seed)
+        self.arrivals = np.random.default_rng(options.seed)
         self.leader_lane = options.seed % LANES
 
     @property
@@ -211,6 +213,9 @@ class _Simulation:
         clocks = Clocks(geometry, first, ctas)
         shared = SharedMemory(dict(self.accesses.shared), ctas, self.watch)
         shared.clocks = self.global_memory.clocks = clocks
+        first_row, rows = first * geometry.warps, ctas * geometry.warps
+        copies = Copies(shared, self.global_memory, clocks, first_row, rows, self.arrivals)
+        shared.copies = self.global_memory.copies = copies
         alive = np.arange(geometry.slots).reshape(geometry.warps, LANES) < geometry.threads
         return Batch(
             geometry,
@@ -219,6 +224,7 @@ class _Simulation:
             clocks,
             self.global_memory,
             shared,
+            copies,
             self.faults,
             self.thread_type,
             self.leader_lane,

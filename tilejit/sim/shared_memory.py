@@ -79,12 +79,12 @@ class SharedMemory(Memory):
         at = self._locate(addresses, nbytes, lanes, site, name)
         if at is None:
             offsets = addresses + lanes.cta * self.window_bytes
-            return self.read(self._named(name), offsets, nbytes, lanes, site)
+            return self.read(self.named(name), offsets, nbytes, lanes, site)
         out = np.zeros((addresses.size, nbytes), np.uint8)
         if at.size:
             part = taken(lanes, at)
             offsets = addresses[at] + part.cta * self.window_bytes
-            out[at] = self.read(self._named(name), offsets, nbytes, part, site)
+            out[at] = self.read(self.named(name), offsets, nbytes, part, site)
         return out
 
     def store(
@@ -97,7 +97,7 @@ class SharedMemory(Memory):
                 return
             addresses, values, lanes = addresses[at], values[at], taken(lanes, at)
         offsets = addresses + lanes.cta * self.window_bytes
-        self.write(self._named(name), offsets, values, lanes, site)
+        self.write(self.named(name), offsets, values, lanes, site)
 
     def update(
         self,
@@ -114,13 +114,23 @@ class SharedMemory(Memory):
         part = taken(lanes, at)
         offsets = (addresses if at is None else addresses[at]) + part.cta * self.window_bytes
         if offsets.size:
-            old = self.read_modify_write(self._named(name), offsets, nbytes, change, at, part, site)
+            old = self.read_modify_write(self.named(name), offsets, nbytes, change, at, part, site)
             out[slice(None) if at is None else at] = old
         return out
 
-    def _named(self, name: str | None) -> Window:
+    def named(self, name: str | None) -> Window:
+        """The window, which messages call ``name``."""
         self.window.name = name or "shared"
         return self.window
+
+    def locate(
+        self, addresses: Ints, nbytes: int, lanes: Lanes, site: Site, name: str | None
+    ) -> tuple[Ints | None, Ints]:
+        """The lanes whose access is sound (None: all) and their offsets in the batch's window."""
+        at = self._locate(addresses, nbytes, lanes, site, name)
+        if at is None:
+            return None, addresses + lanes.cta * self.window_bytes
+        return at, addresses[at] + lanes.cta[at] * self.window_bytes
 
     def _locate(
         self, addresses: Ints, nbytes: int, lanes: Lanes, site: Site, name: str | None

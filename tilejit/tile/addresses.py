@@ -18,7 +18,7 @@ from tilejit import dtypes
 from tilejit.dtypes import DType
 from tilejit.errors import InternalError, fault
 from tilejit.ir import build, nodes
-from tilejit.ir.linear import linear, total
+from tilejit.ir.linear import divisor, linear, total
 from tilejit.layout import MEMORY_AXIS, ComposeLayout, Iter
 from tilejit.tile.affine import IntArray
 from tilejit.tile.call import TileCall
@@ -29,6 +29,48 @@ from tilejit.tile.region import TensorOperand, Walk, dimensions
 
 IMMEDIATE_LIMIT_BYTES = 1 << 31
 """PTX address immediates are 32-bit signed."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Providers:
+    """Which element of an atom each lane gives the address of, where that is not the first.
+
+    ``elements``: positions in the row-major atom, by lane. ``index``: the same as an int32 expression
+    of the executing thread, per dimension of the atom.
+    """
+
+    elements: IntArray
+    index: tuple[nodes.Expr, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Starts:
+    """Where the addresses of a walk point: ``places`` and ``dynamic`` as in ``Walk``, of shape
+    (active thread or 1, repeat). ``index``: that of ``Providers``."""
+
+    laid: Walk
+    places: IntArray
+    dynamic: tuple[IntArray, ...]
+    index: tuple[nodes.Expr, ...] | None
+
+    @staticmethod
+    def of(laid: Walk, providers: Providers | None) -> _Starts:
+        if providers is None:
+            dynamic = tuple(index[..., 0] for _, index in laid.dynamic)
+            return _Starts(laid, laid.places[..., 0], dynamic, None)
+        group = laid.group
+        given = providers.elements[group.threads % group.per_cta % 32].reshape(-1, 1, 1)
+
+        def at(values: IntArray) -> IntArray:
+            full = (given.shape[0], *values.shape[1:])
+            return np.take_along_axis(
+                np.broadcast_to(values, full),
+                np.broadcast_to(given, (*full[:2], 1)),
+                axis=2,
+            )[..., 0]
+
+        dynamic = tuple(at(index) for _, index in laid.dynamic)
+        return _Starts(laid, at(laid.places), dynamic, providers.index)
 
 
 def registers(laid: Walk) -> list[Registers]:
@@ -55,34 +97,38 @@ def _slots(laid: Walk) -> list[list[int]]:
     return slots
 
 
-def memory_operands(call: TileCall, laid: Walk) -> tuple[list[Let], list[Memory]]:
-    """Address of the atom's first element for every repeat, and the steps that bind the bases."""
+def memory_operands(
+    call: TileCall, laid: Walk, providers: Providers | None = None
+) -> tuple[list[Let], list[Memory]]:
+    """Address of the atom's first element (or of each lane's) for every repeat, and the steps that
+    bind the bases."""
     operand = laid.operand
+    starts = _Starts.of(laid, providers)
     size = operand.dtype.bytes
     lets: list[Let] = []
     memories: list[Memory] = []
     leaders: list[tuple[int, nodes.Expr, int]] = []
     for repeat in range(laid.repeats):
         for leader, base, base_offset in leaders:
-            apart = _constant_difference(laid, leader, repeat)
+            apart = _constant_difference(starts, leader, repeat)
             if apart is not None and abs(base_offset + apart * size) < IMMEDIATE_LIMIT_BYTES:
                 memories.append(Memory(base, base_offset + apart * size, operand.space))
                 break
         else:
-            base, offset = _bind(call, laid, repeat, lets)
+            base, offset = _bind(call, starts, repeat, lets)
             leaders.append((repeat, base, offset))
             memories.append(Memory(base, offset, operand.space))
     return lets, memories
 
 
-def _constant_difference(laid: Walk, first: int, second: int) -> int | None:
+def _constant_difference(starts: _Starts, first: int, second: int) -> int | None:
     """Elements between the addresses of two repeats, when all threads agree on it."""
-    for _, index in laid.dynamic:
-        if not np.array_equal(index[:, first, 0], index[:, second, 0]):
+    laid = starts.laid
+    for index in starts.dynamic:
+        if not np.array_equal(index[:, first], index[:, second]):
             return None
     layout = laid.operand.layout
-    places = laid.places
-    apart = places[:, second, 0] - places[:, first, 0]
+    apart = starts.places[:, second] - starts.places[:, first]
     if not bool((apart == apart[0]).all()):
         return None
     if not laid.period_multiple and isinstance(layout, ComposeLayout):
@@ -91,12 +137,12 @@ def _constant_difference(laid: Walk, first: int, second: int) -> int | None:
     return int(apart[0])
 
 
-def _bind(call: TileCall, laid: Walk, repeat: int, lets: list[Let]) -> tuple[nodes.Expr, int]:
+def _bind(call: TileCall, starts: _Starts, repeat: int, lets: list[Let]) -> tuple[nodes.Expr, int]:
     """(base pointer, immediate) of a repeat; adds the step that computes the base. What is constant
     of the offset goes into the immediate, so that calls on parts of one buffer share a base."""
-    operand = laid.operand
+    operand = starts.laid.operand
     type_ = nodes.PointerType(operand.space)
-    offset = offset_bytes(call, laid, repeat)
+    offset = _offset_bytes(call, starts, repeat)
     known = build.as_int(offset)
     if known is not None:
         zero = build.const(0, build.dtype_of(offset))
@@ -117,15 +163,15 @@ def _split(call: TileCall, offset: nodes.Expr) -> tuple[nodes.Expr, int]:
     return (varying, constant) if apart.constant == constant else (offset, 0)
 
 
-def offset_bytes(call: TileCall, laid: Walk, repeat: int) -> nodes.Expr:
-    """Bytes from the buffer's base to the first element of a repeat's atom, as an expression."""
-    operand = laid.operand
-    terms = _Terms(call, laid, repeat, _arithmetic_type(call, operand))
+def _offset_bytes(call: TileCall, starts: _Starts, repeat: int) -> nodes.Expr:
+    """Bytes from the buffer's base to where a repeat's addresses point, as an expression."""
+    operand = starts.laid.operand
+    terms = _Terms(call, starts, repeat, _arithmetic_type(call, operand))
     elements = terms.elements()
     expr = build.mul(elements, build.const(operand.dtype.bytes, terms.dtype))
     if operand.space == "global":
         expr = build.cast(expr, dtypes.int64)
-    _verify(call, laid, repeat, expr)
+    _verify(call, starts, repeat, expr)
     return expr
 
 
@@ -140,10 +186,11 @@ def _arithmetic_type(call: TileCall, operand: TensorOperand) -> DType:
     return dtypes.int64
 
 
-def _verify(call: TileCall, laid: Walk, repeat: int, expr: nodes.Expr) -> None:
+def _verify(call: TileCall, starts: _Starts, repeat: int, expr: nodes.Expr) -> None:
+    laid = starts.laid
     if laid.dynamic or not laid.period_multiple:
         return
-    numbers = laid.physical()[:, repeat, 0] * laid.operand.dtype.bytes
+    numbers = starts.places[:, repeat] * laid.operand.dtype.bytes
     got = call.evaluator.integer(expr) - laid.symbolic.scaled(laid.operand.dtype.bytes)
     if not got.exact:
         return
@@ -161,9 +208,13 @@ class _Terms:
     """Builds the element offset of one repeat as an expression of type ``dtype``."""
 
     call: TileCall
-    laid: Walk
+    starts: _Starts
     repeat: int
     dtype: DType
+
+    @property
+    def laid(self) -> Walk:
+        return self.starts.laid
 
     def elements(self) -> nodes.Expr:
         operand = self.laid.operand
@@ -171,8 +222,6 @@ class _Terms:
         layout = operand.layout
         if not isinstance(layout, ComposeLayout):
             return build.add(self._tile(), offset)
-        if self.call.context.divisible(operand.offset, layout.period_elems):
-            return build.add(offset, self._swizzled(self._tile(), layout))
         return self._swizzled(build.add(self._tile(), offset), layout)
 
     def _tile(self) -> nodes.Expr:
@@ -181,26 +230,38 @@ class _Terms:
         constant = dict(operand.tile.offset).get(MEMORY_AXIS, 0)
         pieces = dimensions(operand.tile, operand.view.shape)
         if pieces is None:
-            number = int(self.laid.memory[0, self.repeat, 0])
-            assert isinstance(operand.offset.const, int)
-            return build.const(number - operand.offset.const, self.dtype)
+            return build.add(self._straddling(), self._const(constant))
         total = self._const(0)
         done: set[int] = set()
         if prefix:
             total, done = self._whole_thread(pieces)
-        repeat = np.unravel_index(self.repeat, self.laid.repeat) if self.laid.repeat else ()
         for d, iters in enumerate(pieces):
-            if d in done:
-                index: nodes.Expr = self._as(operand.starts[d])
-            elif d < prefix:
-                index = build.add(
-                    self._as(operand.starts[d]), self._as(coordinate(self.laid.group, d))
-                )
-            else:
-                step = int(repeat[d - prefix]) if d - prefix < len(repeat) else 0
-                index = build.add(self._as(operand.starts[d]), self._const(step))
+            index = self._as(operand.starts[d]) if d in done else self._index(d)
             total = build.add(total, self._dimension(d, iters, index))
         return build.add(total, self._const(constant))
+
+    def _index(self, d: int) -> nodes.Expr:
+        """The index along a dimension: start, and group coordinate, repeat or place in the atom."""
+        laid = self.laid
+        start = self._as(laid.operand.starts[d])
+        if d < laid.prefix:
+            return build.add(start, self._as(coordinate(laid.group, d)))
+        position = d - laid.prefix
+        if position < len(laid.repeat):
+            step = np.unravel_index(self.repeat, laid.repeat)[position]
+            return build.add(start, self._const(int(step)))
+        if self.starts.index is None:
+            return start
+        return build.add(start, self._as(self.starts.index[position - len(laid.repeat)]))
+
+    def _straddling(self) -> nodes.Expr:
+        """Where the layout's iters straddle dimensions: they split the row-major number."""
+        operand = self.laid.operand
+        number = self._const(0)
+        for d, extent in enumerate(operand.view.shape):
+            assert isinstance(extent, int)
+            number = build.add(build.mul(number, self._const(extent)), self._index(d))
+        return self._by_iters(operand.tile.shard, number)
 
     def _whole_thread(self, pieces: tuple[tuple[Iter, ...], ...]) -> tuple[nodes.Expr, set[int]]:
         """Warp and lane axes with strides 32·s and s are tid·s: one multiplication."""
@@ -220,6 +281,10 @@ class _Terms:
         strides = dict(self.laid.operand.view.dynamic_strides)
         if d in strides:
             return build.mul(index, self._as(strides[d]))
+        return self._by_iters(iters, index)
+
+    def _by_iters(self, iters: tuple[Iter, ...], index: nodes.Expr) -> nodes.Expr:
+        """Elements that an index gives which these iters split, the last one fastest."""
         total = self._const(0)
         inner = 1
         for iter_ in iters:
@@ -233,7 +298,18 @@ class _Terms:
         return total
 
     def _swizzled(self, address: nodes.Expr, layout: ComposeLayout) -> nodes.Expr:
-        """``layout.swizzle`` as an expression; a known address is swizzled here and now."""
+        """``layout.swizzle`` as an expression. What moves whole periods is added behind the swizzle,
+        so that a stage or a constant does not make the lanes' part anew."""
+        terms, constant = linear(address)
+        period = layout.period_elems
+        whole = {t: f for t, f in terms.items() if f * divisor(t) % period == 0}
+        inside = {t: f for t, f in terms.items() if t not in whole}
+        rest = constant % period
+        outside = total(whole, constant - rest, self.dtype)
+        return build.add(self._flipped(total(inside, rest, self.dtype), layout), outside)
+
+    def _flipped(self, address: nodes.Expr, layout: ComposeLayout) -> nodes.Expr:
+        """The swizzle itself; a known address is swizzled here and now."""
         known = build.as_int(address)
         if known is not None:
             return self._const(int(layout.swizzle(np.asarray(known, dtype=np.int64))))

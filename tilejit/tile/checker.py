@@ -68,13 +68,24 @@ class Checked:
 def check(function: nodes.Function, families: FamilyIndex) -> Checked:
     """The function, checked and bound. ``TargetError`` when all that is wrong is the target, else
     ``ContractError``; either carries every fault."""
+    return Checked(function, _passed(function, families).bound())
+
+
+def tile_calls(function: nodes.Function, families: FamilyIndex) -> tuple[TileCall, ...]:
+    """The function's tile calls that some thread reaches, laid out, in program order; raises as
+    ``check`` does. They hold every operand's positions: for reports, not for the compilation."""
+    return tuple(r.tile for r in _passed(function, families).ready if r.tile is not None)
+
+
+def _passed(function: nodes.Function, families: FamilyIndex) -> _Check:
+    """The check of a function that has no fault; raises with every fault of another."""
     run = _Check(function, families)
     run.all_calls()
     diagnostics = run.report.diagnostics
     if diagnostics:
         target_only = all(d.code == TARGET_CODE for d in diagnostics)
         raise (TargetError if target_only else ContractError)(diagnostics)
-    return Checked(function, run.bound())
+    return run
 
 
 def diagnose(function: nodes.Function, families: FamilyIndex) -> list[Diagnostic]:

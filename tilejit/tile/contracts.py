@@ -48,7 +48,7 @@ def shaped(
     if not _static_extents(operand, report):
         return None
     extents, rank = operand.extents, len(operand.extents)
-    if rank < len(prefix) + len(atom) or extents[rank - len(atom) :] != atom:
+    if extents[max(0, rank - len(atom)) :] != atom:
         report.error(
             "tile/atom-shape",
             f"{operand.name} ends in {extents[max(0, rank - len(atom)) :]}, expected {atom} after "
@@ -59,11 +59,12 @@ def shaped(
             help=_atom_help(operand, prefix, atom),
         )
         return None
-    if extents[: len(prefix)] != prefix:
+    leading = extents[: min(len(prefix), rank - len(atom))]
+    if leading != prefix:
         axes = tuple(axis.name for axis in call.group.axes[: len(prefix)])
         report.error(
             "tile/group-shape",
-            f"{operand.name} begins with {extents[: len(prefix)]}, expected the group axes "
+            f"{operand.name} begins with {leading}, expected the group axes "
             f'{prefix} = {axes} of scope="{call.scope}"',
             span=operand.span,
             declared=operand.declared(),
@@ -149,6 +150,8 @@ def _atom_help(
     shape = ", ".join(map(str, operand.extents))
     if atom == (1,) and operand.extents[: len(prefix)] == prefix:
         return f"a scalar instruction's operands end in 1: .view({shape}, 1)"
+    if atom[0] == 1 and operand.extents[len(prefix) :] == atom[1:]:
+        return f"an axis of extent 1 is missing: .view({', '.join(map(str, (*prefix, *atom)))})"
     if len(atom) == 1 and operand.extents and operand.extents[-1] % atom[0] == 0:
         head = "".join(f"{e}, " for e in operand.extents[:-1])
         return f".view({head}{operand.extents[-1] // atom[0]}, {atom[0]}) makes the rest repeats"
@@ -313,8 +316,12 @@ def storage(call: TileCall, laid: Walk, report: Report) -> bool:
     if extent is None or laid.dynamic:
         return True
     size, scale = extent
-    least, greatest = _extremes(call, laid.places)
     bits = size.constant
+    if bits is not None and _shape_is_stored(operand, bits):
+        return True
+    least, greatest = _extremes(call, laid.places)
+    if not laid.period_multiple:
+        greatest = greatest + _flip_reach(operand, bits)
     if bits is not None and laid.symbolic.exact and isinstance(least, int):
         if least >= 0 and isinstance(greatest, int) and (greatest + 1) * scale <= bits:
             return True
@@ -347,6 +354,27 @@ def storage(call: TileCall, laid: Walk, report: Report) -> bool:
         )
         return False
     return True
+
+
+def _shape_is_stored(operand: TensorOperand, bits: int) -> bool:
+    """Whether the whole swizzled view lies in a buffer of ``bits``, wherever in it the region starts."""
+    layout, offset, shape = operand.layout, operand.offset.constant, operand.view.shape
+    if not isinstance(layout, ComposeLayout) or offset is None or offset % layout.period_elems:
+        return False
+    if not all(isinstance(e, int) for e in shape) or any(i.stride < 0 for i in layout.tile.shard):
+        return False
+    return offset >= 0 and (offset + layout.span()) * operand.dtype.bits <= bits
+
+
+def _flip_reach(operand: TensorOperand, bits: int | None) -> int:
+    """How far the swizzle may move an element towards and past the end of a buffer of ``bits``, in
+    elements: it stays in aligned blocks, so not at all where the buffer is whole blocks."""
+    layout = operand.layout
+    if not isinstance(layout, ComposeLayout):
+        return 0
+    low = layout.per_element + (0 if layout.swizzle_inner else layout.atom_len)
+    block = 1 << (low + layout.swizzle_len)
+    return 0 if bits and bits % (block * operand.dtype.bits) == 0 else block - (1 << low)
 
 
 def _offset_text(value: int, side: str, size: Affine, operand: TensorOperand) -> str:
@@ -422,7 +450,8 @@ def contiguous(call: TileCall, laid: Walk, report: Report, *, row: int | None = 
     ):
         return True
     operand = laid.operand
-    where, message = None, f"{operand.name}: the {length} elements of an atom are not consecutive"
+    what = "an atom" if row is None else "a row"
+    where, message = None, f"{operand.name}: the {length} elements of {what} are not consecutive"
     if wrong.any():
         a, r, run, k = (int(i) for i in np.argwhere(wrong)[0])
         element = run * length + k
@@ -493,6 +522,13 @@ def aligned(
             f"expected {required_bytes}-byte alignment"
         )
         where: str | None = laid.where((a, r, run * (row or 1)))
+        help_ = (
+            None
+            if row is None
+            else (
+                f"every row starts at a multiple of {required_bytes} bytes: pad the row pitch to one"
+            )
+        )
     else:
         known = int(np.gcd(mod, required_bytes))
         message = (
@@ -500,6 +536,7 @@ def aligned(
             f"{laid.symbolic.scaled(size)} bytes is only known to be a multiple of {known}"
         )
         where = None
+        help_ = "T.assume(n % … == 0) promises divisibility of a run-time value"
     report.error(
         f"{call.family}/alignment",
         message,
@@ -507,9 +544,7 @@ def aligned(
         where=where,
         declared=operand.declared(),
         contract=call.contract,
-        help="T.assume(n % … == 0) promises divisibility of a run-time value"
-        if where is None
-        else None,
+        help=help_,
     )
     return False
 

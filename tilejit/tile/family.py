@@ -129,6 +129,15 @@ Step: TypeAlias = Issue | Let | ScalarApply
 # --- what a family may ask of the simulated machine
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Elsewhere:
+    """Lanes that access memory at each other's addresses: lane ``l`` at the address that lane
+    ``lanes[l]`` gives, ``offset_bytes[l]`` further. Shape (32,)."""
+
+    lanes: npt.NDArray[np.int64]
+    offset_bytes: npt.NDArray[np.int64]
+
+
 class Machine(Protocol):
     """One instruction, a set of warps, 32 lanes each. Inactive lanes are handled by the machine:
     a family computes on whole arrays, writes and stores only take effect where active."""
@@ -138,11 +147,30 @@ class Machine(Protocol):
 
     def write(self, operand: NativeOperand, bits: list[BitArray]) -> None: ...
 
-    def load(self, operand: NativeOperand, nbytes: int) -> npt.NDArray[np.uint8]:
+    def load(
+        self,
+        operand: NativeOperand,
+        nbytes: int,
+        lanes: npt.NDArray[np.bool_] | None = None,
+        at: Elsewhere | None = None,
+    ) -> npt.NDArray[np.uint8]:
         """``nbytes`` consecutive bytes per lane: shape (warps, 32, nbytes). Checks bounds, alignment
-        to ``nbytes``, races and unwritten reads."""
+        to ``nbytes``, races and unwritten reads. ``lanes``, shape (32,): the only ones that access.
+        ``at``: where each does, if not at its own address."""
 
-    def store(self, operand: NativeOperand, data: npt.NDArray[np.uint8]) -> None: ...
+    def store(
+        self,
+        operand: NativeOperand,
+        data: npt.NDArray[np.uint8],
+        lanes: npt.NDArray[np.bool_] | None = None,
+        at: Elsewhere | None = None,
+    ) -> None: ...
+
+    def check_aligned(
+        self, operand: NativeOperand, nbytes: int, lanes: npt.NDArray[np.bool_]
+    ) -> None:
+        """Checks that the addresses of ``lanes``, shape (32,), are multiples of ``nbytes``: for
+        instructions whose accesses are narrower than the alignment they need."""
 
     def active(self) -> npt.NDArray[np.bool_]:
         """The lanes that execute the instruction: shape (warps, 32)."""
@@ -157,6 +185,20 @@ class Machine(Protocol):
 
         ``update((warp, lane), old)`` gives the new bytes; both have shape (nbytes,). Returns the
         old bytes: shape (warps, 32, nbytes). Checks bounds and alignment to ``nbytes``."""
+
+    def copy_async(
+        self, dst: NativeOperand, src: NativeOperand, nbytes: int, kept: BitArray
+    ) -> None:
+        """One asynchronous copy per active lane, part of the lane's open group: the first ``kept``
+        bytes of ``src``, then zeros, ``nbytes`` in all. The bytes move between now and the wait that
+        covers the group; each lane's are checked as ``load`` and ``store`` check."""
+
+    def commit_group(self) -> None:
+        """The copies of each active lane's open group become its latest group."""
+
+    def wait_group(self, pending: int | None) -> None:
+        """Each active lane waits for all but its ``pending`` latest groups; None: for every copy,
+        those in the open group too."""
 
     def unsimulated(self, what: str) -> Any:
         """Raises ``Unsimulated``: a gap of the simulator, not a fault of the program."""

@@ -230,6 +230,7 @@ def _listed(values: list[int]) -> str:
 
 def full_warps(group: Group, context: Context, report: Report, span: Span | None) -> bool:
     """Whether all 32 lanes of every active warp take part, as a warp collective requires."""
+    help_ = "guard whole warps: with T.cuda.warp_id(), or a value that a warp's lanes share"
     if group.elected or context.level < WARP:
         why = "elect_sync leaves one lane" if group.elected else "a guard differs between its lanes"
         report.error(
@@ -237,6 +238,7 @@ def full_warps(group: Group, context: Context, report: Report, span: Span | None
             f"this instruction needs all 32 lanes of a warp, and {why}",
             span=span,
             contract=f"{CONTRACT}: all 32 lanes must participate",
+            help=help_,
         )
         return False
     warps, counts = np.unique(
@@ -252,6 +254,7 @@ def full_warps(group: Group, context: Context, report: Report, span: Span | None
         f"{int(counts[worst])} active",
         span=span,
         contract=f"{CONTRACT}: all 32 lanes must participate",
+        help=help_,
     )
     return False
 

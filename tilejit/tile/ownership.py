@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from tilejit.errors import Report
+from tilejit.tile.affine import IntArray
 from tilejit.tile.call import TileCall
 from tilejit.tile.region import Walk
 
@@ -26,14 +27,15 @@ def owned(call: TileCall, laid: Walk, report: Report) -> bool:
     findings = laid.findings
     if not findings.owned:
         findings.owned = (
-            _slots_static(call, laid, report)
-            and _owners_match(call, laid, report)
-            and _ctas_match(call, laid, report)
+            slots_static(call, laid, report)
+            and owners_match(call, laid, _own_number(call), report)
+            and ctas_match(call, laid, report)
         )
     return findings.owned
 
 
-def _slots_static(call: TileCall, laid: Walk, report: Report) -> bool:
+def slots_static(call: TileCall, laid: Walk, report: Report) -> bool:
+    """Every slot is known at compile time and alike for all threads."""
     operand = laid.operand
     if laid.symbolic.terms or laid.dynamic or not laid.period_multiple:
         report.error(
@@ -66,7 +68,16 @@ def _slots_static(call: TileCall, laid: Walk, report: Report) -> bool:
     return True
 
 
-def _owners_match(call: TileCall, laid: Walk, report: Report) -> bool:
+def _own_number(call: TileCall) -> IntArray:
+    """The number in its CTA of each active thread, along the first axis of a walk."""
+    return (call.group.threads % call.group.per_cta).reshape(-1, 1, 1)
+
+
+def owners_match(
+    call: TileCall, laid: Walk, numbers: IntArray, report: Report, help_: str | None = None
+) -> bool:
+    """Every value belongs to the thread of its CTA that ``numbers`` says; it broadcasts against a
+    walk's (active thread, repeat, element)."""
     operand, owners = laid.operand, laid.owners
     present = {axis for axis in owners if axis in OWNER_WEIGHT}
     for axis in present & OWNER_EXTENT.keys():
@@ -83,9 +94,8 @@ def _owners_match(call: TileCall, laid: Walk, report: Report) -> bool:
     span = max(OWNER_SPAN[call.scope], _axes_span(present))
     if span == 1:
         return True
-    tid = (call.group.threads % call.group.per_cta).reshape(-1, 1, 1)
     owner = sum((owners[a] * OWNER_WEIGHT[a] for a in present), np.zeros((1, 1, 1), np.int64))
-    expected = tid % span
+    expected = numbers % span
     wrong = np.broadcast_to(owner != expected, np.broadcast(owner, expected, laid.memory).shape)
     if wrong.any():
         a, r, k = (int(i) for i in np.argwhere(wrong)[0])
@@ -99,7 +109,7 @@ def _owners_match(call: TileCall, laid: Walk, report: Report) -> bool:
             where=laid.where((a, r, k)),
             declared=operand.declared(),
             contract=call.contract,
-            help=_owner_help(call, present),
+            help=help_ or _owner_help(call, present),
         )
         return False
     return True
@@ -146,7 +156,9 @@ def _scope_of(present: set[str]) -> str:
     return '"warpgroup"' if present <= {"laneid", "wid_in_wg", "tid_in_wg"} else '"cta"'
 
 
-def _ctas_match(call: TileCall, laid: Walk, report: Report) -> bool:
+def ctas_match(call: TileCall, laid: Walk, report: Report) -> bool:
+    """Every value belongs to the executing thread's CTA, where the layout or the scope tells CTAs
+    apart."""
     if call.scope != "cluster" and not laid.owners.keys() & set(CTA_AXES):
         return True
     cluster = tuple(call.launch.cluster or ()) + (1,) * (3 - len(call.launch.cluster or ()))
@@ -174,22 +186,30 @@ def _ctas_match(call: TileCall, laid: Walk, report: Report) -> bool:
     return True
 
 
-def distinct_slots(call: TileCall, laid: Walk, report: Report) -> bool:
-    """No two coordinates of a destination share a register slot of one thread."""
+def distinct_slots(
+    call: TileCall, laid: Walk, report: Report, elements: IntArray | None = None
+) -> bool:
+    """No two coordinates of a destination share a register slot of one thread.
+
+    ``elements``: the positions in an atom that one thread holds; all of them by default.
+    """
     if laid.findings.distinct:
         return True
-    slots = laid.physical()[0].reshape(-1)
+    held = np.arange(laid.memory.shape[2]) if elements is None else elements
+    slots = laid.physical()[0][:, held].reshape(-1)
     if len(set(slots.tolist())) == slots.size:
-        laid.findings.distinct = True
+        laid.findings.distinct = elements is None
         return True
     order = np.argsort(slots, kind="stable")
     same = np.flatnonzero(np.diff(slots[order]) == 0)
     first, second = sorted((int(order[same[0]]), int(order[same[0] + 1])))
-    width = laid.memory.shape[2]
+    places = [
+        laid.coordinate(repeat, int(held[k]))
+        for repeat, k in (divmod(first, held.size), divmod(second, held.size))
+    ]
     report.error(
         f"{call.family}/overlap",
-        f"{laid.operand.name}: {laid.coordinate(*divmod(first, width))} and "
-        f"{laid.coordinate(*divmod(second, width))} are one register slot "
+        f"{laid.operand.name}: {places[0]} and {places[1]} are one register slot "
         f"({int(slots[first])}), and both are written",
         span=laid.operand.span,
         declared=laid.operand.declared(),

@@ -278,7 +278,7 @@ def check_scalar(
                 f"{spec.name} of {form.spelling} takes bits, and {item.value} does not say how "
                 "they encode it",
                 span=span,
-                help='write T.bitcast(T.float32(…), "uint32")',
+                help='write T.bitcast(T.float32(…), "uint32")' + _numeric_sibling(form),
             )
             return
     type_ = literal(spec, item).type
@@ -292,6 +292,16 @@ def check_scalar(
             f"{spec.name} of {form.spelling} is {type_}, expected {types.describe(spec)}",
             span=span,
         )
+
+
+def _numeric_sibling(form: Form) -> str:
+    """The spelling of the same instruction that takes numbers, as the end of a help."""
+    stem, _, type_ = form.spelling.rpartition(".b")
+    try:
+        (sibling, *_) = spelling.lookup(f"{stem}.f{type_}")
+    except spelling.SpellingError:
+        return ""
+    return f", or {sibling.spelling}, which takes the number"
 
 
 def literal(spec: OperandSpec, item: nodes.Expr) -> nodes.Expr:

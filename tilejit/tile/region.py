@@ -155,6 +155,8 @@ class Findings:
     owned: bool = False
     distinct: bool = False
     registers: list[Registers] | None = None
+    fragments: dict[object, list[Registers]] = field(default_factory=dict)
+    """By ``tile.fragments.Fragment``: the registers of every repeat, once its map was proved."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

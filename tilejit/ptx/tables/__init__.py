@@ -28,6 +28,9 @@ MODULES: tuple[str, ...] = (
     "mbarrier",
     "prefetch_policy",
     "atom_red",
+    "mma_sync",
+    "ldmatrix_stmatrix",
+    "cp_async",
 )
 """Table modules, in the order in which their forms are listed."""
 

@@ -1,0 +1,72 @@
+"""The steps of ``tutorials/07_mma_gemm.py`` against ``torch.mm``, one case per step.
+
+C = A @ B^T of float16 matrices of random normal data, float32 accumulation. Interleaved: the steps
+are compared with each other through the product that each is timed beside.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from benchmarks import harness
+
+TUTORIAL = Path(__file__).parent.parent / "tutorials" / "07_mma_gemm.py"
+
+TOLERANCE = 1e-3
+"""Of the norm; rounding the result to float16 alone gives 2e-4."""
+
+
+def tutorial() -> ModuleType:
+    """The tutorial, imported for its kernels: a script whose name is no module's."""
+    name = f"tutorials.{TUTORIAL.stem}"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, TUTORIAL)
+        assert spec is not None and spec.loader is not None
+        # Kernels and dataclasses find their module by its name while it is executed.
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name]
+
+
+def case(step: str, kernel: Any, plan: Any, size: int, device: str = "cuda") -> harness.Case:
+    a = torch.randn(size, size, device=device, dtype=torch.float16)
+    b = torch.randn(size, size, device=device, dtype=torch.float16)
+    out = torch.empty(size, size, device=device, dtype=torch.float16)
+    expected = a.float() @ b.float().t()
+
+    def check(run: Callable[[], Any]) -> str | None:
+        out.fill_(float("nan"))
+        run()
+        far = harness.close(out, expected, TOLERANCE)
+        return far or harness.close_elements(out, expected)
+
+    contenders: harness.Contenders = {
+        "cublas": partial(torch.mm, a, b.t(), out=out),
+        "tilejit": partial(kernel, a, b, out, plan),
+    }
+    return harness.Case(
+        step,
+        3 * out.numel() * out.element_size(),
+        contenders,
+        {name: partial(check, run) for name, run in contenders.items()},
+        flops=2 * size**3,
+    )
+
+
+def run() -> Iterator[dict[str, Any]]:
+    module = tutorial()
+    resources = harness.Resources(module.__name__)
+    for step, (kernel, plan) in module.LADDER.items():
+        made = case(step, kernel, plan, module.SIZE)
+        yield from harness.compare_flops(made, "cublas", {"interleaved": harness.time_interleaved})
+        yield from resources.rows(made.name)
+        del made
+        torch.cuda.empty_cache()

@@ -1,0 +1,222 @@
+"""Correct kernels with one bug planted: each is caught, and by what.
+
+A bug is an edit of a kernel's text. What catches it is a broken contract (found without running), a
+fault of the simulator, or, where an address is wrong and the synchronisation is right, the numbers.
+Run as a module, prints the table: ``python -m tests.sim.test_planted_bugs``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+
+from tests.sim.planted_kernels import SUBJECTS
+from tests.sim.written import kernel, reports
+
+SEEDS = range(3)
+NUMBERS = "wrong numbers"
+IN_FLIGHT_OR_RACE = "sim/in-flight or sim/race"
+"""Which one depends on who runs first."""
+
+
+@dataclass(frozen=True)
+class Bug:
+    """``edits``: (old, new), each old text being in the kernel once. ``code``: what catches it, one
+    code or several with ``or`` between."""
+
+    subject: str
+    name: str
+    code: str
+    edits: tuple[tuple[str, str], ...]
+
+
+def bug(subject: str, name: str, code: str, *edits: tuple[str, str]) -> Bug:
+    return Bug(subject, name, code, edits)
+
+
+WAIT = '        T.ptx["cp.async.wait_group"](1)\n'
+SYNC = "        T.cuda.cta_sync()\n"
+COMMIT = '        T.ptx["cp.async.commit_group"]()\n'
+LAST = "    for i in T.unroll(4):\n        Y["
+TAIL = f"{COMMIT}{LAST}"
+"""The commit at the end of the ring's loop."""
+READ = "total[i] += ring[n % 3, (3 - t // 16) * 4 + i, t % 16]"
+REFILL = "to.sub[(n + 2) % 3, row, chunk, :]"
+SOURCE = "tiles.sub[first + row, n + 2, chunk, :]"
+FILL_A = "a_to.sub[(n + 2) % 3, row, chunk, :]"
+FIRST = "tiles.sub[first + row, n, chunk, :]"
+AHEAD = f"chunk_bytes=16, src_size=kept)\n{COMMIT}    total"
+"""The end of the ring's copies ahead of its loop."""
+FULL = "            T.cuda.named_barrier_sync(1 + n % 2, 128)\n    elif"
+TAKE = "            T.cuda.named_barrier_sync(1 + n % 2, 128)\n            for i"
+ROLE_WAIT = '            T.ptx["cp.async.wait_group"](0)\n'
+TILE_SYNC = f"{SYNC}        for h in T.unroll(2):\n            for i"
+TILE_END = "first // 4 + chunk, :], r)\n        T.cuda.cta_sync()\n"
+
+BUGS: tuple[Bug, ...] = (
+    # Waits and groups.
+    bug("ring", "no wait", "sim/in-flight", (WAIT, "")),
+    bug("ring", "wait one too weak", "sim/in-flight", (WAIT, WAIT.replace("(1)", "(2)"))),
+    bug("ring", "no commit in the loop", "sim/in-flight", (TAIL, LAST)),
+    bug("ring", "commit only where a copy was issued", "sim/in-flight", (TAIL, f"    {TAIL}")),
+    bug("ring", "commit ahead of the copy", "sim/in-flight",
+        ("        if n + 2 < 6:\n", f"{COMMIT}        if n + 2 < 6:\n"), (TAIL, LAST)),
+    bug("ring", "only warp 0 waits", "sim/in-flight", (WAIT, f"        if t < 32:\n    {WAIT}")),
+    bug("ring", "one tile too few ahead", "sim/in-flight", ("T.unroll(2)", "T.unroll(1)")),
+    bug("ring", "wait behind the barrier", "sim/race", (WAIT + SYNC, SYNC + WAIT)),
+    bug("gemm", "no wait", "sim/in-flight", (WAIT, "")),
+    bug("gemm", "wait one too weak", "sim/in-flight", (WAIT, WAIT.replace("(1)", "(2)"))),
+    bug("gemm", "wait behind the barrier", "sim/race", (WAIT + SYNC, SYNC + WAIT)),
+    bug("roles", "no wait", "sim/in-flight", (ROLE_WAIT, "")),
+    bug("roles", "the newest group stays pending", IN_FLIGHT_OR_RACE, ("wait_group\"](0)", "wait_group\"](1)")),
+    bug("roles", "the adding warps wait, not the copying ones", "sim/in-flight",
+        (ROLE_WAIT, ""), (TAKE, TAKE.replace("            for i", f"{ROLE_WAIT}            for i"))),
+    bug("roles", "wait behind the barrier", IN_FLIGHT_OR_RACE,
+        (ROLE_WAIT + FULL.removesuffix("    elif"), FULL.removesuffix("    elif") + ROLE_WAIT)),
+    # Barriers.
+    bug("ring", "no barrier", "sim/race", (SYNC, "")),
+    bug("ring", "barrier of a warp only", "sim/race", (SYNC, SYNC.replace("cta", "warp"))),
+    bug("ring", "barrier in half of each warp", "sim/barrier-divergence",
+        (SYNC, f"        if t % 2 == 0:\n    {SYNC}")),
+    bug("ring", "barrier in one warp", "sim/race", (SYNC, f"        if t < 32:\n    {SYNC}")),
+    bug("ring", "stage refilled before the barrier", "sim/race",
+        ("range(6):\n", "range(6):\n        early = (n + 2) % 3\n        if n + 2 < 6:\n"
+         "            T.cuda.tile.apply(copy, to.sub[early, row, chunk, :], tiles.sub[first + row, n + 2,"
+         " chunk, :],\n                              chunk_bytes=16, src_size=kept)\n" + COMMIT),
+        ("        if n + 2 < 6:\n            T.cuda.tile.apply(copy, to.sub[(n", "        if n > 6:\n            T.cuda.tile.apply(copy, to.sub[(n"),
+        (TAIL, LAST), (WAIT, WAIT.replace("(1)", "(2)"))),
+    bug("transpose", "no barrier before reading", "sim/race", (TILE_SYNC, TILE_SYNC.removeprefix(SYNC))),
+    bug("transpose", "no barrier before overwriting", "sim/race", (TILE_END, TILE_END.removesuffix(SYNC))),
+    bug("transpose", "barrier of a warp before reading", "sim/race",
+        (TILE_SYNC, TILE_SYNC.replace("cta_sync", "warp_sync"))),
+    bug("transpose", "barrier in three of four warps", "sim/race",
+        (TILE_SYNC, f"        if t < 96:\n    {TILE_SYNC}")),
+    bug("gemm", "no barrier", "sim/race", (SYNC, "")),
+    bug("gemm", "barrier of a warp only", "sim/race", (SYNC, SYNC.replace("cta", "warp"))),
+    bug("roles", "no barrier when a slot is full", "sim/deadlock", (FULL, "    elif")),
+    bug("roles", "the adding warps meet at the wrong barrier", "sim/deadlock",
+        (TAKE, TAKE.replace("1 + n % 2", "2 - n % 2"))),
+    bug("roles", "barrier counts half of the threads", "sim/race",
+        (FULL, FULL.replace("128", "64")), (TAKE, TAKE.replace("128", "64"))),
+    bug("roles", "barriers count differently on both sides", "sim/barrier-count", (TAKE, TAKE.replace("128", "96"))),
+    # Stages.
+    bug("ring", "refills the stage being read", "sim/race", (REFILL, REFILL.replace("n + 2", "n + 3"))),
+    bug("ring", "refills the stage in flight", "sim/in-flight", (REFILL, REFILL.replace("n + 2", "n + 1"))),
+    bug("ring", "reads the next stage", "sim/in-flight", (READ, READ.replace("n % 3", "(n + 1) % 3"))),
+    bug("ring", "reads the stage before", "sim/unwritten-read", (READ, READ.replace("n % 3", "(n + 2) % 3"))),
+    bug("ring", "two stages for a distance of two", "sim/race",
+        (REFILL, REFILL.replace("% 3", "% 2")), (READ, READ.replace("% 3", "% 2"))),
+    bug("ring", "stages overlap in the layout", "sim/in-flight", ("(256,16,1)", "(128,16,1)")),
+    bug("gemm", "refills the stage being read", "sim/race", (FILL_A, FILL_A.replace("n + 2", "n"))),
+    bug("gemm", "multiplies stages of different tiles", "sim/in-flight",
+        ("b_words.sub[n % 3", "b_words.sub[(n + 1) % 3")),
+    bug("roles", "both slots are one", "sim/race", ("slots.sub[n % 2", "slots.sub[0"), ("slots[n % 2", "slots[0")),
+    bug("roles", "adds the slot not yet full", "sim/race", ("slots[n % 2", "slots[1 - n % 2")),
+    # Sources and zero fill.
+    bug("ring", "source overwritten while it is copied", "sim/in-flight",
+        (TAIL, f"            X[first + row, 16 * n + 32 + 4 * chunk] = 0.0\n{TAIL}")),
+    bug("ring", "rows left out instead of zeroed", "sim/unwritten-read",
+        (AHEAD, AHEAD.replace("src_size=kept", "pred=kept > 0"))),
+    bug("ring", "rows past the end are not zeroed", NUMBERS,
+        ("T.uint32(0))", "T.uint32(16))")),
+    bug("ring", "part of a chunk is zeroed", NUMBERS, ("T.uint32(16), T", "T.uint32(12), T")),
+    bug("ring", "copies more than a chunk", "sim/copy-size", ("T.uint32(16), T", "T.uint32(20), T")),
+    bug("ring", "one thread does not copy", "sim/unwritten-read",
+        (AHEAD, AHEAD.replace("kept)", "kept, pred=t != 63)"))),
+    bug("gemm", "half of a tile is not copied", "sim/unwritten-read",
+        ("a_from.sub[first + row, n, chunk, :], chunk_bytes=16)", "a_from.sub[first + row, n, chunk, :], chunk_bytes=16, pred=h == 0)")),
+    bug("transpose", "half of a tile is not stored", "sim/unwritten-read",
+        ("for h in T.unroll(2):\n            T.cuda", "for h in T.unroll(1):\n            T.cuda")),
+    # Addresses.
+    bug("ring", "source row off by one", "tile/bounds", (SOURCE, SOURCE.replace("first + row", "first + row + 1"))),
+    bug("ring", "source tile off by one", "tile/bounds", (SOURCE, SOURCE.replace("n + 2", "n + 3"))),
+    bug("ring", "chunk off by one", NUMBERS, (FIRST, FIRST.replace("chunk", "chunk + 1"))),
+    bug("ring", "reads one row on", "sim/out-of-bounds", (READ, READ.replace("* 4 + i", "* 4 + i + 1"))),
+    bug("ring", "reads without the swizzle", NUMBERS,
+        ("    kept =", '    flat = ring.view(3, 16, 16, layout=T.layout("(3,16,16):(256,16,1)"))\n    kept ='),
+        (READ, READ.replace("ring[", "flat["))),
+    bug("ring", "declared alignment is too small", "cp_async/alignment", ("align=128", "align=8")),
+    bug("ring", "operands the wrong way round", "cp_async/direction",
+        ("to.sub[n, row, chunk, :], tiles.sub[first + row, n, chunk, :]", "tiles.sub[first + row, n, chunk, :], to.sub[n, row, chunk, :]")),
+    bug("ring", "chunk of the wrong width", "cp_async/chunk-bytes",
+        (AHEAD, AHEAD.replace("chunk_bytes=16", "chunk_bytes=8"))),
+    bug("transpose", "reads without the swizzle", NUMBERS,
+        ("    r =", '    flat = tile.view(32, 32, layout=T.layout("(32,32):(32,1)"))\n    r ='),
+        ("r[i] = tile[", "r[i] = flat[")),
+    bug("transpose", "column off by one", "sim/out-of-bounds", ("chunk * 4 + i,", "chunk * 4 + i + 1,")),
+    bug("transpose", "output tile of the wrong CTA", NUMBERS, ("first // 4 + chunk", "8 - first // 4 + chunk")),
+    bug("transpose", "reads rows, not columns", NUMBERS,
+        ("tile[chunk * 4 + i, h * 16 + row]", "tile[h * 16 + row, chunk * 4 + i]")),
+    bug("transpose", "pitch breaks the vector's alignment", "ld_st/alignment",
+        ("swizzle(2,3,3) o (32,32):(32,1)", "(32,32):(33,1)")),
+    bug("gemm", "ldmatrix in half of a warp", "scope/partial-warp",
+        ("        T.cuda.tile.apply(load, b.view(4, 4, 8, 4, layout=T.cuda.ldmatrix_layout(4, (4,))),\n                          b_tile, scope=\"warp\")",
+         "        if lane < 16:\n            T.cuda.tile.apply(load, b.view(4, 4, 8, 4, layout=T.cuda.ldmatrix_layout(4, (4,))),\n                          b_tile, scope=\"warp\")")),
+    bug("gemm", "loads without the swizzle", NUMBERS,
+        ("a_words, b_words = As.view(\"uint32\")", "a_words, b_words = As.view(3, 32, 32, layout=T.layout(\"(3,32,32):(1024,32,1)\")).view(\"uint32\")")),
+    bug("gemm", "quadrants of A in the wrong order", NUMBERS,
+        ("a_tile.view(2, 8, 4, 4).permute(2, 0, 1, 3)", "a_tile.view(2, 8, 2, 2, 4).permute(2, 0, 3, 1, 4)")),
+    bug("gemm", "B transposed while loading", NUMBERS,
+        ("    fragment =", '    turned = T.ptx["ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16"]\n    fragment ='),
+        ("tile.apply(load, b", "tile.apply(turned, b")),
+    bug("gemm", "both warps take the same rows", NUMBERS, ("a_words.sub[n % 3, warp * 16 : warp * 16 + 16, :]", "a_words.sub[n % 3, 0:16, :]")),
+    bug("gemm", "accumulator starts unset", "sim/unwritten-read", ("        total[i] = 0.0", "        pass")),
+    bug("gemm", "registers of A in B's order", NUMBERS, ('fragment("m16n8k16", "A", (1, 2))', 'fragment("m16n8k16", "B", (2, 2))')),
+    bug("gemm", "A in the accumulator's layout", "mma_sync/owner", ('fragment("m16n8k16", "A", (1, 2))', 'fragment("m16n8k16", "D", (1, 2))')),
+    bug("roles", "threads add their own bytes' neighbours", NUMBERS, ("127 - t", "(128 - t) % 64")),
+)  # fmt: skip
+
+
+def planted(bug: Bug) -> str:
+    """The kernel's text with the bug in it."""
+    text = SUBJECTS[bug.subject].text
+    for old, new in bug.edits:
+        assert text.count(old) == 1, f"{bug.name}: {old!r} is in the kernel {text.count(old)} times"
+        text = text.replace(old, new)
+    return text
+
+
+def caught(subject_name: str, text: str, seed: int) -> list[str]:
+    """What a run reports, the numbers included; nothing for a correct kernel."""
+    subject = SUBJECTS[subject_name]
+    tensors = subject.tensors()
+    expected = subject.oracle(*(x.numpy() for x in tensors), *subject.scalars)
+    out = torch.full(subject.output, -99.0)
+    found = reports(kernel(text), *tensors, out, *subject.scalars, seed=seed)
+    if found:
+        return [diagnostic.code for diagnostic in found]
+    return [] if np.array_equal(out.numpy(), expected) else [NUMBERS]
+
+
+@pytest.mark.parametrize("subject", SUBJECTS)
+@pytest.mark.parametrize("seed", range(6))
+def test_correct_kernels_give_no_report(subject: str, seed: int) -> None:
+    assert caught(subject, SUBJECTS[subject].text, seed) == []
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda b: f"{b.subject}: {b.name}")
+def test_planted_bug_is_caught(bug: Bug) -> None:
+    text = planted(bug)
+    for seed in SEEDS:
+        assert set(bug.code.split(" or ")) & set(caught(bug.subject, text, seed))
+
+
+def test_bugs_are_distinct_and_many() -> None:
+    assert len({planted(b) for b in BUGS}) == len(BUGS) >= 30
+    assert {b.subject for b in BUGS} == set(SUBJECTS)
+
+
+def table() -> str:
+    """What catches each bug, as a markdown table."""
+    rows = ["| kernel | planted bug | caught by |", "|---|---|---|"]
+    for b in BUGS:
+        codes = dict.fromkeys(c for seed in SEEDS for c in caught(b.subject, planted(b), seed))
+        rows.append(f"| {b.subject} | {b.name} | {', '.join(f'`{c}`' for c in codes)} |")
+    return "\n".join(rows)
+
+
+if __name__ == "__main__":
+    print(table())

@@ -1,0 +1,46 @@
+"""Kernels written as source text, run in the simulator with chosen options. Not a test module."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator, Mapping
+from typing import Any
+from unittest import mock
+
+import tilejit as tile
+from tilejit import T, sim
+from tilejit.errors import TileError
+
+
+@contextlib.contextmanager
+def simulated(**options: Any) -> Iterator[None]:
+    """Kernels on CPU tensors run with these ``SimOptions``."""
+    run = functools.partial(sim.run, options=sim.SimOptions(**options))
+    with mock.patch.object(sim, "run", run):
+        yield
+
+
+def kernel(text: str, **names: Any) -> Any:
+    """The decorated function ``k`` of the text, which may use ``T`` and ``names``."""
+    space: dict[str, Any] = {"T": T, "tile": tile, **names}
+    exec(compile(text, "<kernel>", "exec"), space)
+    return tile.jit(source=text)(space["k"])
+
+
+def reports(k: Any, *args: Any, **options: Any) -> list[Any]:
+    """The diagnostics of a call; none for one that runs through."""
+    try:
+        with simulated(**options):
+            k(*args)
+    except TileError as error:
+        return list(error.diagnostics)
+    return []
+
+
+def codes(k: Any, *args: Any, **options: Any) -> list[str]:
+    return [d.code for d in reports(k, *args, **options)]
+
+
+def notes(diagnostic: Any) -> Mapping[str, str]:
+    return dict(diagnostic.notes)

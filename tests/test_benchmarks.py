@@ -1,0 +1,275 @@
+"""What of the benchmarks needs no GPU: their checks, the command line, the README's tables."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks import bench_attention, bench_compile, bench_matmul, harness, run, summary
+from tilejit.kernels import rows, softmax
+
+ENVIRONMENT = {"gpu": "G", "date": "D", "driver": "1", "torch": "2", "triton": "3"}
+
+
+def fixed(seconds: dict[str, float]) -> harness.TimeBy:
+    """A clock that says ``seconds`` of each contender it is given."""
+    return lambda contenders: {n: harness.Timing(*[seconds[n]] * 3) for n in contenders}
+
+
+# --- checks
+
+
+@pytest.mark.parametrize("layout", ["NN", "NT"])
+def test_matmul_check(layout: str) -> None:
+    case = bench_matmul.case(layout, 64, 48, 32, device="cpu")
+    assert case.flops == 2 * 64 * 48 * 32 and case.moved_bytes == 2 * (64 * 32 + 32 * 48 + 64 * 48)
+    assert case.checks["cublas"]() is None
+    check: Any = case.checks["cublas"]
+    assert "nan" in check.func(lambda: None), "nothing written must not pass"
+
+
+def test_norm_misses_a_wrong_tile_and_elements_do_not() -> None:
+    expected = torch.randn(2048, 2048)
+    actual = expected.bfloat16()
+    assert harness.close(actual, expected, bench_matmul.TOLERANCE) is None
+    assert harness.close_elements(actual, expected) is None
+    actual[8:16, 8:10] = 0
+    assert harness.close(actual, expected, bench_matmul.TOLERANCE) is None
+    assert harness.close_elements(actual, expected) is not None
+    assert harness.close_elements(torch.full((2,), float("nan")), torch.ones(2)) is not None
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_check(monkeypatch: pytest.MonkeyPatch, causal: bool) -> None:
+    monkeypatch.setattr(bench_attention, "BATCH_TOKENS", 256)
+    monkeypatch.setattr(bench_attention, "TOKENS", 128)
+    monkeypatch.setattr(bench_attention, "CHANNELS", 128)
+    tensors: list[torch.Tensor] = []
+    original = bench_attention.contenders
+
+    def with_wrong(q: Any, k: Any, v: Any, out: Any, causal: bool) -> harness.Contenders:
+        tensors.extend((q, k, v))
+        flash = bench_attention.SDPBackend.FLASH_ATTENTION
+        return {
+            "torch flash": original(q, k, v, out, causal)["torch flash"],
+            "other mask": partial(bench_attention.backend, flash, not causal, q, k, v),
+            "nothing written": lambda: None,
+        }
+
+    monkeypatch.setattr(bench_attention, "contenders", with_wrong)
+    case = bench_attention.case(64, causal, device="cpu")
+    assert tensors[0].shape == (2, 2, 128, 64)
+    assert case.flops == 4 * 2 * 2 * 128 * 128 * 64 // (2 if causal else 1)
+    assert set(harness.check_all(case)) == {"other mask", "nothing written"}
+
+
+# --- timing
+
+
+def test_failing_contender_is_a_row_and_the_rest_is_timed() -> None:
+    def fail() -> None:
+        raise ImportError("no triton")
+
+    runs: harness.Contenders = {"base": int, "ours": int, "triton": fail}
+    checks: dict[str, Any] = {"base": lambda: None, "ours": lambda: None, "triton": fail}
+    case = harness.Case("c", 0, runs, checks, flops=4 * 10**12)
+    seconds = fixed({"base": 2.0, "ours": 4.0})
+    told = harness.compare_flops(case, "base", {"sustained": seconds, "interleaved": seconds})
+    ours = [r for r in told if r["contender"] == "ours"]
+    assert [(r["protocol"], r["of_baseline"], r["tflop_per_s"]) for r in ours] == [
+        ("sustained", 0.5, 1.0),
+        ("interleaved", 0.5, 1.0),
+    ]
+    assert told[-1] == {"case": "c", "contender": "triton", "failed": "ImportError: no triton"}
+
+
+def test_sustained_measures_each_alone_forwards_then_backwards(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls: list[str] = []
+
+    class Event:
+        """One call takes a millisecond of this clock."""
+
+        def __init__(self, enable_timing: bool):
+            self.at = 0
+
+        def record(self) -> None:
+            self.at = len(calls)
+
+        def synchronize(self) -> None:
+            pass
+
+        def elapsed_time(self, other: Event) -> float:
+            return float(other.at - self.at)
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    runs: harness.Contenders = {n: partial(calls.append, n) for n in ("a", "b")}
+    timings = harness.time_sustained(runs, settle_seconds=0.0, measure_seconds=0.08)
+    assert timings["a"].median == timings["b"].median == pytest.approx(1e-3)
+    order = [n for i, n in enumerate(calls) if i == 0 or calls[i - 1] != n]
+    assert order == ["a", "b", "a"]
+    assert calls.count("a") == calls.count("b") >= 2 * 80
+
+
+def test_front_half_of_a_fresh_copy() -> None:
+    copy = bench_compile.unused_copy("tilejit.kernels.softmax")
+    assert harness.kernels_of(copy) == {}
+    copy.softmax(torch.randn(4, 64).bfloat16())
+    (kernel,) = harness.kernels_of(copy).values()
+    row = bench_compile.front_half(kernel.latest)
+    assert row["ms"] > 0 and all(row[f"{s}_ms"] > 0 for s in bench_compile.STEPS)
+
+
+def test_resources_tell_each_compiled_variant_once() -> None:
+    name = "tilejit.kernels.softmax"
+    resources = harness.Resources(name)
+    list(resources.rows("what was compiled before"))
+    x = torch.empty(4, 640, dtype=torch.bfloat16)
+    plan = rows.plan_for("softmax", x, y := torch.empty_like(x))
+    variant = softmax.softmax_rows.compile(x, y, plan, target="sm_90a")
+    (row,) = resources.rows("640")
+    assert (row["case"], row["contender"], row["warnings"]) == ("640", "tilejit", [])
+    assert row["uses"]["kernel"] == "softmax_rows"
+    assert row["uses"]["registers"] == variant.stats.registers > 0
+    json.dumps(row)
+    assert list(resources.rows("again")) == []
+
+
+def test_the_forked_process_reports_a_failure_and_goes_on(tmp_path: Path) -> None:
+    """Without a device every measurement fails, at its first tensor; the process must answer each."""
+    forker = bench_compile.Forker({"CUDA_VISIBLE_DEVICES": ""})
+    for peer in bench_compile.PEERS:
+        with pytest.raises(AssertionError, match=f"{peer} add: "):
+            forker.seconds(peer, "add", tmp_path)
+    forker.process.communicate("", timeout=60)
+
+
+def test_compile_time_of_a_failing_peer_does_not_hide_the_other() -> None:
+    class Forker:
+        def seconds(self, peer: str, what: str, cache: Path) -> float:
+            if peer == "triton":
+                raise AssertionError("triton matmul: absent")
+            return 0.5
+
+    told = list(bench_compile.against_triton(Forker(), "matmul"))  # type: ignore[arg-type]
+    assert told == [
+        {"kernel": "matmul", "state": "cold", "tilejit_ms": 500.0},
+        {"kernel": "matmul", "state": "disk cache", "tilejit_ms": 500.0},
+        {"kernel": "matmul", "contender": "triton", "failed": "triton matmul: absent"},
+    ]
+
+
+# --- the command line
+
+
+def test_unknown_benchmark_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run.main(["matmul", "nonsense"]) == 2
+    assert "nonsense" in capsys.readouterr().err
+
+
+def test_a_benchmark_that_raises_keeps_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> Any:
+        yield {"case": "first"}
+        raise RuntimeError("device lost")
+
+    kept: list[Any] = []
+    monkeypatch.setattr(bench_matmul, "run", broken)
+    monkeypatch.setattr(harness, "save", lambda *a: kept.append(a))
+    assert run.one("matmul", keep=True) is False
+    assert kept == [("matmul", [{"case": "first"}], "RuntimeError: device lost")]
+
+
+@pytest.mark.parametrize(("contender", "well"), [("triton", True), ("tilejit", False)])
+def test_only_tilejits_own_failure_fails(
+    monkeypatch: pytest.MonkeyPatch, contender: str, well: bool
+) -> None:
+    monkeypatch.setattr(bench_matmul, "run", lambda: [{"contender": contender, "failed": "x"}])
+    assert run.one("matmul", keep=False) is well
+
+
+# --- the README's tables
+
+
+def write(folder: Path, name: str, figures: list[dict[str, Any]], **more: Any) -> None:
+    content = {"environment": ENVIRONMENT, "rows": figures, **more}
+    (folder / f"{name}.json").write_text(json.dumps(content))
+
+
+def timed(case: str, contender: str, ratio: float | None, rate: float) -> dict[str, Any]:
+    return {
+        "case": case, "protocol": "sustained", "contender": contender,
+        "of_baseline": ratio, "tflop_per_s": rate,
+    }  # fmt: skip
+
+
+def test_tables_of_products_and_attention(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(summary, "RESULTS", tmp_path)
+    assert summary.section() == ""
+    write(tmp_path, "rows", [])
+    uses = {"kernel": "k", "registers": 168, "spill_bytes": 0}
+    write(
+        tmp_path, "matmul",
+        [
+            timed("NT 8", "cublas", 1.0, 660.0), timed("NT 8", "tilejit", 0.9, 594.0),
+            {"case": "NT 8", "contender": "triton", "failed": "no triton"},
+            {"case": "NT 8", "contender": "tilejit", "uses": uses, "warnings": []},
+        ],
+    )  # fmt: skip
+    write(
+        tmp_path, "attention",
+        [
+            timed("D=64", "tilejit", None, 300.0), timed("D=64", "torch cudnn", None, 600.0),
+            {"case": "D=64", "contender": "torch flash", "failed": "x"},
+        ],
+        ended_by="RuntimeError: device lost",
+    )  # fmt: skip
+    lines = summary.section().splitlines()
+    assert "| NT 8 | sustained | 0.90 | failed | 594 | 660 |" in lines
+    assert "| D=64 | sustained | – | – | – | 300 | failed |" in lines
+    assert (
+        "Over tilejit's 1 variants here: at most 168 registers a thread, at most 0 bytes spilt."
+        in lines
+    )
+    assert "This run ended early: RuntimeError: device lost" in lines
+    assert sum(line.startswith("G, D, driver 1, torch 2, Triton 3. ") for line in lines) == 1
+    monkeypatch.setitem(ENVIRONMENT, "date", "E")
+    write(tmp_path, "rows", [])
+    lines = summary.section().splitlines()
+    assert sum(line.startswith("G, D, driver 1, torch 2, Triton 3. ") for line in lines) == 2
+    assert {
+        line.count("|") for line in lines if line.startswith("| NT") or "cublas, T" in line
+    } == {7}
+
+
+def test_failures_show_in_the_other_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(summary, "RESULTS", tmp_path)
+    write(
+        tmp_path, "transpose",
+        [
+            {"case": "bf16", "contender": "copy", "of_copy": 1.0, "tb_per_s": 4.0},
+            {"case": "bf16", "contender": "tilejit", "failed": "x"},
+            {"case": "bf16", "contender": "torch", "of_copy": 0.15, "tb_per_s": 0.6},
+        ],
+    )  # fmt: skip
+    write(
+        tmp_path, "compile",
+        [
+            {"kernel": "matmul", "contender": "triton", "failed": "x"},
+            {"kernel": "matmul", "state": "cold", "tilejit_ms": 700.0},
+            {"kernel": "matmul", "state": "front", "ms": 40.2, "lower_ms": 20.0},
+        ],
+    )  # fmt: skip
+    write(tmp_path, "simulator", [{"case": "a", "failed": "x"}, {"case": "b", "seconds": 1.0}])
+    lines = summary.section().splitlines()
+    assert "| kernel | tilejit | torch | tilejit, TB/s |" in lines
+    assert "| bf16 | failed | 0.15 | – |" in lines
+    assert "| matmul | triton failed | – | – | – |" in lines
+    assert "| matmul | cold | – | 700 | – |" in lines
+    assert "| matmul | front | – | 40 | – |" in lines
+    assert "Simulator, all hazard checks on: a failed, b in 1.00 s." in lines

@@ -1,0 +1,625 @@
+"""Attention forward, softmax(scale · Q Kᵀ) V, on ``mma.sync``: FlashAttention-2's algorithm.
+
+A CTA owns ``query_rows`` rows of one head, each warp an equal part of them. It walks the keys in
+tiles of ``tile_keys``, the last tile first, so that the tiles that need a mask come first and the rest
+runs in a loop without one. Keys and values arrive in shared memory by ``cp.async``, one tile ahead.
+Scores, probabilities, results and each row's running maximum and sum stay in registers: the
+accumulators of Q Kᵀ, converted in pairs, are the A operand of P V.
+
+Numerics: products of 16-bit values summed in float32; exponentials are ``ex2.approx.ftz.f32``
+relative to the running maximum; probabilities are rounded to the inputs' dtype for P V and summed
+unrounded. A row whose scores are all -inf, or with a NaN, gives NaN as torch does.
+
+Not here: Hopper's ``wgmma``; dropout, biases, gradients; what the shapes cost (``benchmarks/notes.md``).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+from tilejit import T, jit
+from tilejit.lib import reduce
+
+LOG2_E = math.log2(math.e)
+FIRST_DEPTH = 1e30
+"""Of a row without scores, see ``softmax_step``: finite, so that a score of -inf has probability 0."""
+
+VECTOR_BYTES = 16
+VECTOR_ELEMS = 8
+"""What a copy moves, and a row of a matrix of ``ldmatrix``: eight 16-bit elements."""
+
+PANEL_ELEMS = 64
+"""Columns of a shared tile are kept in panels of 128 bytes a row, the width of the swizzle."""
+
+MAX_LENGTH = 1 << 30
+"""Rows and keys are counted in int32, with room for a tile beyond the last."""
+
+MAX_VECTORS = 1 << 44
+"""Of a tensor: more than any memory holds, and few enough for the checker to count their bits."""
+
+
+@dataclass(frozen=True)
+class AttentionPlan:
+    """See the module's text. ``*_pitch``: vectors of 16 bytes from one row to the next.
+
+    ``step_keys``: keys whose scores a warp holds at once, a part of the tile. ``min_blocks``: CTAs
+    per SM that the register allocation leaves room for. ``heads_first``: consecutive CTAs take the
+    same rows of all heads, then other rows.
+    """
+
+    head_elems: int
+    causal: bool
+    query_pitch: int
+    key_pitch: int
+    value_pitch: int
+    result_pitch: int
+    query_rows: int = 128
+    tile_keys: int = 64
+    step_keys: int = 64
+    warps: int = 4
+    min_blocks: int = 2
+    heads_first: bool = False
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.warps
+
+    @property
+    def warp_rows(self) -> int:
+        return self.query_rows // self.warps
+
+    @property
+    def row_blocks(self) -> int:
+        """Blocks of 16 rows of a warp: M repeats of its products."""
+        return self.warp_rows // 16
+
+    @property
+    def key_blocks(self) -> int:
+        """Blocks of 8 keys of a step: N repeats of Q Kᵀ."""
+        return self.step_keys // 8
+
+    @property
+    def chunks(self) -> int:
+        """Vectors of a row; also blocks of 8 columns: N repeats of P V."""
+        return self.head_elems // VECTOR_ELEMS
+
+    @property
+    def panels(self) -> int:
+        return self.head_elems // PANEL_ELEMS
+
+    @property
+    def copied_rows(self) -> int:
+        """Rows that the CTA's threads copy together, one vector each."""
+        return self.threads // self.chunks
+
+
+# --- global memory to shared memory
+
+
+@jit
+def vector(flat, index):
+    """Vector ``index`` of a tensor's storage, which the caller knows to exist."""
+    T.assume(0 <= index and index < flat.shape[0] // VECTOR_ELEMS)
+    return flat.sub[index * VECTOR_ELEMS : index * VECTOR_ELEMS + VECTOR_ELEMS]
+
+
+@jit
+def own_vectors(tile, plan: T.constexpr):
+    """What this thread copies of a shared tile (panels, rows, elements): (passes, elements)."""
+    panels, rows, _ = tile.shape
+    thread = T.cuda.thread_idx("x")
+    row, chunk = thread // plan.chunks, thread % plan.chunks
+    passes = tile.view(panels, rows // plan.copied_rows, plan.copied_rows, 8, VECTOR_ELEMS)
+    return passes.sub[chunk // 8, :, row, chunk % 8, :]
+
+
+@jit
+def copy(target, source):
+    T.cuda.tile.apply(T.ptx["cp.async.cg.shared.global"], target, source, chunk_bytes=VECTOR_BYTES)
+
+
+@jit
+def own_index(head, row, pitch: T.constexpr, plan: T.constexpr):
+    """Where this thread finds its first vector of a tile that begins with ``row`` of a head that
+    begins at vector ``head``."""
+    thread = T.cuda.thread_idx("x")
+    return head + T.cast(row + thread // plan.chunks, "int64") * pitch + thread % plan.chunks
+
+
+@jit
+def fetch(tile, flat, index, pitch: T.constexpr, plan: T.constexpr):
+    """Request a tile all of whose rows exist; this thread's first vector is ``index``."""
+    target = own_vectors(tile, plan)
+    passes, step = target.shape[0], plan.copied_rows * pitch
+    extent = (passes - 1) * step + 1
+    T.assume(0 <= index and index <= MAX_VECTORS)
+    T.assume((index + extent) * VECTOR_ELEMS <= flat.shape[0])
+    source = flat.sub[index * VECTOR_ELEMS : (index + extent) * VECTOR_ELEMS]
+    layout = T.layout("(passes,VECTOR_ELEMS):(step*VECTOR_ELEMS,1)")
+    copy(target, source.view(passes, VECTOR_ELEMS, layout=layout))
+
+
+@jit
+def fetch_clamped(tile, flat, head, row, last_row, pitch: T.constexpr, plan: T.constexpr):
+    """Request rows ``row``, ``row + 1``… of a head that begins at vector ``head``. Rows beyond
+    ``last_row`` are copies of it: finite where it is, and nothing depends on them."""
+    target = own_vectors(tile, plan)
+    thread = T.cuda.thread_idx("x")
+    for i in T.unroll(target.shape[0]):
+        wanted = min(row + i * plan.copied_rows + thread // plan.chunks, last_row)
+        index = head + T.cast(wanted, "int64") * pitch + thread % plan.chunks
+        copy(target.sub[i : i + 1, :], vector(flat, index).view(1, VECTOR_ELEMS))
+
+
+# --- products
+#
+# Shapes follow T.cuda.mma_fragment_layout; a warp's accumulators are also seen as plain registers
+# (row blocks, column blocks, 2 halves of 8 rows, 2 columns, 1).
+
+
+@jit
+def product(dtype: T.constexpr):
+    kind = "bf16" if dtype == T.bfloat16 else "f16"
+    return T.ptx[f"mma.sync.aligned.m16n8k16.row.col.f32.{kind}.{kind}.f32"]
+
+
+@jit
+def fragment(words, operand: T.constexpr, outer: T.constexpr, inner: T.constexpr):
+    """Registers as operand A, B or D of (outer, inner) repeats."""
+    rows = 8 if operand == "B" else 16
+    return words.view(
+        outer, inner, rows, 8,
+        layout=T.cuda.mma_fragment_layout("m16n8k16", operand, (outer, inner)),
+    )  # fmt: skip
+
+
+@jit
+def scores_of(
+    scores, query_tile, warp, key_tile, a_words, b_words, dtype: T.constexpr, plan: T.constexpr
+):
+    """scores = Q Kᵀ of this warp's rows and the keys (panels, keys, elements) of ``key_tile``."""
+    M, N, K = plan.row_blocks, plan.key_blocks, plan.head_elems // 16
+    load = T.ptx["ldmatrix.sync.aligned.m8n8.x4.shared.b16"]
+    queries = query_tile.view("uint32").view(plan.panels, plan.warps, M, 2, 8, 4, 2, 4)
+    queries = queries.permute(1, 0, 5, 2, 6, 3, 4, 7).sub[warp]
+    keys = key_tile.view("uint32").view(plan.panels, N // 2, 2, 8, 4, 2, 4)
+    keys = keys.permute(0, 4, 1, 2, 5, 3, 6)
+    result = fragment(scores, "D", M, N)
+    for k in T.unroll(K):
+        a = fragment(a_words.sub[k, :], "A", M, 1)
+        T.cuda.tile.apply(
+            load,
+            a.view(M, 2, 8, 2, 4).permute(0, 3, 1, 2, 4).view(M, 4, 8, 4),
+            queries.sub[k // 4, k % 4].view(M, 4, 8, 4),
+            scope="warp",
+        )
+        b = fragment(b_words.sub[k, :], "B", N, 1)
+        T.cuda.tile.apply(
+            load,
+            b.view(N // 2, 2, 8, 2, 4).permute(0, 1, 3, 2, 4).view(N // 2, 4, 8, 4),
+            keys.sub[k // 4, k % 4].view(N // 2, 4, 8, 4),
+            scope="warp",
+        )
+        if k == 0:
+            T.cuda.tile.apply(product(dtype), result, a, b, 0.0, scope="warp")
+        else:
+            T.cuda.tile.apply(product(dtype), result, a, b, result, scope="warp")
+
+
+@jit
+def add_values(result, chances, value_tile, b_words, dtype: T.constexpr, plan: T.constexpr):
+    """result += P V: ``chances`` are P in pairs of keys, ``value_tile`` (panels, keys, elements)."""
+    M, N, K = plan.row_blocks, plan.chunks, plan.step_keys // 16
+    values = value_tile.view("uint32").view(plan.panels, K, 2, 8, 4, 2, 4)
+    values = values.permute(1, 0, 4, 5, 2, 3, 6)
+    a = fragment(chances, "A", M, K)
+    sums = fragment(result, "D", M, N)
+    for k in T.unroll(K):
+        b = fragment(b_words.sub[k, :], "B", N, 1)
+        T.cuda.tile.apply(
+            T.ptx["ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16"],
+            b.view(N // 2, 2, 8, 2, 4).permute(0, 1, 3, 2, 4).view(N // 2, 4, 8, 4),
+            values.sub[k].view(N // 2, 4, 8, 4),
+            scope="warp",
+        )
+        T.cuda.tile.apply(product(dtype), sums, a.sub[:, k : k + 1], b, sums, scope="warp")
+
+
+# --- softmax
+
+
+@jit
+def per_row(values, blocks: T.constexpr):
+    """One register per row of a thread, for every accumulator of ``blocks`` column blocks."""
+    rows = values.size // 2
+    return values.view(rows, blocks, 2, 2, 1, layout=T.layout("(rows,blocks,2,2,1):(2,0,1,0,1)"))
+
+
+@jit
+def fold(instruction: T.constexpr, folded, tile):
+    """folded = each row's accumulators of this thread combined, with what ``folded`` has. One chain
+    per row: a tree would take registers that hold results."""
+    for n in T.unroll(tile.shape[1]):
+        for column in T.unroll(2):
+            T.cuda.tile.apply(instruction, folded, folded, tile.sub[:, n, :, column, :])
+
+
+@jit
+def keep_to(value, column, limit):
+    return value if column <= limit else T.float32(float("-inf"))
+
+
+@jit
+def mask(scores, columns, limits, row, key, keys, plan: T.constexpr):
+    """-inf for keys that do not exist, and with ``causal`` for those behind the query's own.
+
+    ``row``: this warp's first; ``key``: the step's first; ``columns``: numbers of a block's keys."""
+    lane = T.cuda.lane_id()
+    for r in T.unroll(2 * plan.row_blocks):
+        limit = keys - 1
+        if plan.causal:
+            limit = min(limit, row + r * 8 + lane // 4)
+        limits[r] = limit - key - lane % 4 * 2
+    M, N = plan.row_blocks, plan.key_blocks
+    tile = scores.view(M, N, 2, 2)
+    numbers = columns.view(M, N, 2, 2, layout=T.layout("(M,N,2,2):(0,2,0,1)"))
+    T.cuda.tile.ewise(keep_to, tile, tile, numbers, per_row(limits, N).view(M, N, 2, 2))
+
+
+@jit
+def softmax_step(scores, result, depth, total, spare, scale_log2, plan: T.constexpr):
+    """Scores become probabilities relative to the new maximum; what was before is rescaled to it.
+
+    ``depth``: minus the maximum times ``scale_log2``, per row. ``spare``: two registers per row."""
+    folded, shift = spare.sub[0], spare.sub[1]
+    T.cuda.tile.apply(T.ptx["mov.f32"], folded, float("-inf"))
+    fold(T.ptx["max.f32"], folded, scores)
+    for m in T.unroll(plan.row_blocks):
+        for half in T.unroll(2):
+            folded[m, half, 0] = reduce.lanes(folded[m, half, 0], reduce.maximum, 4)
+    T.cuda.tile.apply(T.ptx["mul.rn.f32"], folded, folded, -scale_log2)
+    T.cuda.tile.apply(T.ptx["min.f32"], folded, folded, depth)
+    T.cuda.tile.apply(T.ptx["sub.rn.f32"], shift, folded, depth)
+    T.cuda.tile.apply(T.ptx["mov.f32"], depth, folded)
+    T.cuda.tile.apply(T.ptx["ex2.approx.ftz.f32"], shift, shift)
+    T.cuda.tile.apply(T.ptx["mul.rn.f32"], result, result, per_row(shift, plan.chunks))
+
+    each = per_row(depth, plan.key_blocks)
+    T.cuda.tile.apply(T.ptx["fma.rn.f32"], scores, scores, scale_log2, each)
+    T.cuda.tile.apply(T.ptx["ex2.approx.ftz.f32"], scores, scores)
+    T.cuda.tile.apply(T.ptx["mul.rn.f32"], total, total, shift)
+    fold(T.ptx["add.rn.f32"], total, scores)
+
+
+@jit
+def narrow(wide, words, dtype: T.constexpr):
+    """words[i] = accumulators 2 i and 2 i + 1, rounded to nearest even."""
+    count = words.size
+    pairs = wide.view(count, 2)
+    opcode = "cvt.rn.bf16x2.f32" if dtype == T.bfloat16 else "cvt.rn.f16x2.f32"
+    T.cuda.tile.apply(T.ptx[opcode], words.view(count, 1), pairs.sub[:, 1:2], pairs.sub[:, 0:1])
+
+
+# --- the kernel
+
+
+@jit
+def locate(rows, heads, batches, plan: T.constexpr):
+    """(first row, head, batch) of this CTA. With ``causal`` the rows with most keys start first."""
+    cta = T.cuda.block_idx("x")
+    blocks = T.ceildiv(rows, plan.query_rows)
+    if plan.heads_first:
+        block, pair = T.truncdiv(cta, heads * batches), T.truncmod(cta, heads * batches)
+    else:
+        block, pair = T.truncmod(cta, blocks), T.truncdiv(cta, blocks)
+    if plan.causal:
+        block = blocks - 1 - block
+    return block * plan.query_rows, T.truncmod(pair, heads), T.truncdiv(pair, heads)
+
+
+@jit
+def start_of(batch, head, batch_pitch, head_pitch):
+    """Vector at which a head begins."""
+    return T.cast(batch, "int64") * batch_pitch + head * head_pitch
+
+
+@jit
+def store_rows(O, o_head, query_tile, result, total, row, rows, plan: T.constexpr):
+    """Divide by the sums, gather whole rows in this warp's part of the queries' shared memory, and
+    store those of the rows from ``row`` on that exist."""
+    M, N, panels = plan.row_blocks, plan.chunks, plan.panels
+    lane, warp = T.cuda.lane_id(), T.cuda.warp_id()
+    for m in T.unroll(M):
+        for half in T.unroll(2):
+            total[m, half, 0] = reduce.lanes(total[m, half, 0], reduce.add, 4)
+    T.cuda.tile.apply(T.ptx["rcp.approx.ftz.f32"], total, total)
+    T.cuda.tile.apply(T.ptx["mul.rn.f32"], result, result, per_row(total, N))
+    words = T.alloc_local((M, panels, 8, 2, 1), "uint32", layout="default")
+    narrow(result, words, O.dtype)
+    staged = query_tile.view("uint32").view(panels, plan.warps, M, 2, 8, 8, 4, 1)
+    staged = staged.sub[:, warp, :, :, lane // 4, :, lane % 4, :].permute(1, 0, 3, 2, 4)
+    T.cuda.warp_sync()
+    T.cuda.tile.apply(T.ptx["st.shared.b32"], staged, words)
+    T.cuda.warp_sync()
+
+    at_once = 32 // plan.chunks
+    passes = plan.warp_rows // at_once
+    chunk = lane % plan.chunks
+    vectors = T.alloc_local((passes, 4), "uint32", layout="default")
+    staged = query_tile.view("uint32").view(panels, plan.warps, passes, at_once, 8, 4)
+    staged = staged.sub[chunk // 8, warp, :, lane // plan.chunks, chunk % 8, :]
+    T.cuda.tile.apply(T.ptx["ld.shared.v4.b32"], vectors, staged)
+    for i in T.unroll(passes):
+        own = row + i * at_once + lane // plan.chunks
+        if own < rows:
+            index = o_head + T.cast(own, "int64") * plan.result_pitch + chunk
+            target = vector(O, index).view("uint32")
+            T.cuda.tile.apply(T.ptx["st.global.v4.b32"], target, vectors.sub[i, :])
+
+
+@jit
+def attention_rows(
+    Q: T.Tensor((T.dynamic("Q_ELEMS"),), align=16),
+    K: T.Tensor((T.dynamic("K_ELEMS"),), align=16),
+    V: T.Tensor((T.dynamic("V_ELEMS"),), align=16),
+    O: T.Tensor((T.dynamic("O_ELEMS"),), align=16),
+    batches: T.int32,
+    heads: T.int32,
+    heads_per_key_head: T.int32,
+    rows: T.int32,
+    keys: T.int32,
+    query_batch: T.int64,
+    query_head: T.int64,
+    key_batch: T.int64,
+    key_head: T.int64,
+    value_batch: T.int64,
+    value_head: T.int64,
+    result_batch: T.int64,
+    result_head: T.int64,
+    scale_log2: T.float32,
+    plan: T.constexpr,
+):
+    """The tensors' storage, flat, and where in it things are: ``*_batch`` and ``*_head`` are vectors
+    of 16 bytes from one batch or head to the next."""
+    T.device_entry(
+        launch=T.cuda.LaunchConfig(
+            grid=T.ceildiv(rows, plan.query_rows) * heads * batches,
+            block=plan.threads,
+            min_blocks_per_sm=plan.min_blocks,
+        )
+    )
+    T.assume(1 <= rows and rows <= MAX_LENGTH and 1 <= keys and keys <= MAX_LENGTH)
+    T.assume(1 <= heads and 1 <= batches and 1 <= heads_per_key_head)
+    dtype, tile_keys, step_keys = Q.dtype, plan.tile_keys, plan.step_keys
+    query_shape = (plan.panels, plan.query_rows, PANEL_ELEMS)
+    tile_shape = (2, 2, plan.panels, tile_keys, PANEL_ELEMS)
+    query_tile = T.alloc_shared(
+        query_shape, dtype, layout=T.cuda.mma_shared_layout(query_shape, dtype), align=1024
+    )
+    tiles = T.alloc_shared(  # two stages of keys and values
+        tile_shape, dtype, layout=T.cuda.mma_shared_layout(tile_shape, dtype), align=1024
+    )
+
+    first_row, head, batch = locate(rows, heads, batches, plan)
+    key_group = T.truncdiv(head, heads_per_key_head)
+    q_head = start_of(batch, head, query_batch, query_head)
+    k_head = start_of(batch, key_group, key_batch, key_head)
+    v_head = start_of(batch, key_group, value_batch, value_head)
+    o_head = start_of(batch, head, result_batch, result_head)
+    # The shuffle tells the compiler that the number is one for the warp: no register of each lane.
+    warp = T.cuda.shfl_idx(T.cuda.warp_id(), 0)
+    T.assume(0 <= warp and warp < plan.warps)
+    row = first_row + warp * plan.warp_rows
+
+    seen, unmasked = keys, keys
+    if plan.causal:
+        seen, unmasked = min(keys, first_row + plan.query_rows), min(keys, first_row + 1)
+    tile_count = T.ceildiv(seen, tile_keys)
+    masked_count = tile_count - unmasked // tile_keys
+
+    last = tile_count - 1
+    stage = tiles.sub[last % 2]
+    fetch_clamped(query_tile, Q, q_head, first_row, rows - 1, plan.query_pitch, plan)
+    fetch_clamped(stage.sub[0], K, k_head, last * tile_keys, keys - 1, plan.key_pitch, plan)
+    fetch_clamped(stage.sub[1], V, v_head, last * tile_keys, keys - 1, plan.value_pitch, plan)
+    T.ptx["cp.async.commit_group"]()
+
+    M, N, C = plan.row_blocks, plan.key_blocks, plan.chunks
+    depth = T.alloc_local((M, 2, 1), "float32", layout="default")
+    total = T.alloc_local((M, 2, 1), "float32", layout="default")
+    spare = T.alloc_local((2, M, 2, 1), "float32", layout="default")
+    limits = T.alloc_local((2 * M,), "int32", layout="default")
+    columns = T.alloc_local((N, 2), "int32", layout="default")
+    scores = T.alloc_local((M, N, 2, 2, 1), "float32", layout="default")
+    chances = T.alloc_local((M * N * 2,), "uint32", layout="default")
+    result = T.alloc_local((M, C, 2, 2, 1), "float32", layout="default")
+    a_words = T.alloc_local((plan.head_elems // 16, M * 4), "uint32", layout="default")
+    k_words = T.alloc_local((plan.head_elems // 16, N * 2), "uint32", layout="default")
+    v_words = T.alloc_local((step_keys // 16, C * 2), "uint32", layout="default")
+    T.cuda.tile.apply(T.ptx["mov.f32"], depth, FIRST_DEPTH)
+    T.cuda.tile.apply(T.ptx["mov.f32"], total, 0.0)
+    T.cuda.tile.apply(T.ptx["mov.f32"], result, 0.0)
+    for n in T.unroll(N):
+        columns[n, 0] = n * 8
+        columns[n, 1] = n * 8 + 1
+
+    k_index = own_index(k_head, (last - 1) * tile_keys, plan.key_pitch, plan)
+    v_index = own_index(v_head, (last - 1) * tile_keys, plan.value_pitch, plan)
+    for masked in (True, False):
+        begin, end = (0, masked_count) if masked else (masked_count, tile_count)
+        for i in range(begin, end):
+            tile = last - i
+            T.ptx["cp.async.wait_group"](0)
+            T.cuda.cta_sync()
+            if tile > 0:
+                stage = tiles.sub[1 - tile % 2]
+                fetch(stage.sub[0], K, k_index, plan.key_pitch, plan)
+                fetch(stage.sub[1], V, v_index, plan.value_pitch, plan)
+                k_index -= tile_keys * plan.key_pitch
+                v_index -= tile_keys * plan.value_pitch
+            T.ptx["cp.async.commit_group"]()
+
+            stage = tiles.sub[tile % 2]
+            for s in T.unroll(tile_keys // step_keys):
+                step = stage.sub[:, :, s * step_keys : s * step_keys + step_keys, :]
+                scores_of(scores, query_tile, warp, step.sub[0], a_words, k_words, dtype, plan)
+                if masked:
+                    key = tile * tile_keys + s * step_keys
+                    mask(scores, columns, limits, row, key, keys, plan)
+                softmax_step(scores, result, depth, total, spare, scale_log2, plan)
+                narrow(scores, chances, dtype)
+                add_values(result, chances, step.sub[1], v_words, dtype, plan)
+
+    store_rows(O, o_head, query_tile, result, total, row, rows, plan)
+
+
+# --- the host side
+
+TILE_KEYS = {64: 64, 128: 32}
+"""Keys of a tile by the elements of a head: what leaves every register of a warp in place."""
+
+
+@lru_cache(maxsize=None)
+def plan_attention(
+    head_elems: int,
+    causal: bool,
+    query_pitch: int,
+    key_pitch: int,
+    value_pitch: int,
+    result_pitch: int,
+) -> AttentionPlan:
+    """The plan for heads of ``head_elems``; pitches in vectors."""
+    pitches = (query_pitch, key_pitch, value_pitch, result_pitch)
+    return AttentionPlan(
+        head_elems,
+        causal,
+        *pitches,
+        tile_keys=TILE_KEYS[head_elems],
+        step_keys=TILE_KEYS[head_elems],
+    )
+
+
+def attention(q, k, v, *, causal=False, scale=None, out=None):
+    """Attention of queries (B, H, S, D) over keys and values (B, Hkv, Skv, D), as
+    ``scaled_dot_product_attention`` without dropout: float16 or bfloat16, D 64 or 128, Hkv a divisor
+    of H, key head ``h // (H / Hkv)`` serving query head ``h``.
+
+    ``causal``: query i sees keys 0 to i, counted from the first key even where S and Skv differ.
+    ``scale``: of the scores, positive, by default 1 / sqrt(D). The elements of a row lie side by side,
+    rows start at multiples of 16 bytes; all else may be strided. ``out`` is like ``q`` and may not
+    share memory with the others. Returns ``out``.
+    """
+    import torch
+
+    _check_inputs(q, k, v)
+    if out is None:
+        out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    _check_result(q, k, v, out)
+    scale = q.shape[3] ** -0.5 if scale is None else float(scale)
+    if not (scale > 0 and math.isfinite(scale)):
+        raise ValueError(f"scale is {scale}, expected a positive finite number")
+    if out.numel():
+        pitches = (_pitch(tensor, 2) for tensor in (q, k, v, out))
+        launch(q, k, v, out, scale, plan_attention(q.shape[3], bool(causal), *pitches))
+    return out
+
+
+def launch(q, k, v, out, scale, plan) -> None:
+    """Run the kernel on checked tensors by ``plan``."""
+    tensors = (q, k, v, out)
+    batches, heads, rows, _ = q.shape
+    pitches = (_pitch(tensor, d) for tensor in tensors for d in (0, 1))
+    attention_rows(
+        *map(_flat, tensors), batches, heads, heads // k.shape[1], rows, k.shape[2], *pitches,
+        scale * LOG2_E, plan,
+    )  # fmt: skip
+
+
+def _pitch(tensor, dimension: int) -> int:
+    """Vectors from one index of a dimension to the next; 0 where there is one index only."""
+    return tensor.stride(dimension) // VECTOR_ELEMS if tensor.shape[dimension] > 1 else 0
+
+
+def _span_elems(tensor) -> int:
+    """Elements from the first to the last, both included."""
+    return sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride())) + 1
+
+
+def _flat(tensor):
+    return tensor.as_strided((_span_elems(tensor),), (1,))
+
+
+def _check_inputs(q, k, v) -> None:
+    """``ValueError`` for what the kernel cannot read."""
+    import torch
+
+    if q.ndim != 4 or k.ndim != 4:
+        raise ValueError(
+            f"expected queries (B, H, S, D) and keys (B, Hkv, Skv, D), got shapes "
+            f"{tuple(q.shape)} and {tuple(k.shape)}"
+        )
+    batches, heads, rows, head_elems = q.shape
+    key_heads, keys = k.shape[1:3]
+    if q.dtype not in (torch.float16, torch.bfloat16):
+        raise ValueError(f"expected float16 or bfloat16, got {q.dtype}")
+    if head_elems not in TILE_KEYS:
+        raise ValueError(f"expected heads of 64 or 128 elements, got {head_elems}")
+    if key_heads == 0 or heads % key_heads:
+        raise ValueError(f"{heads} query heads do not share {key_heads} key heads evenly")
+    if not 1 <= keys <= MAX_LENGTH or rows > MAX_LENGTH:
+        raise ValueError(
+            f"{rows} queries and {keys} keys, expected at most {MAX_LENGTH}, and a key at least"
+        )
+    for name, tensor in (("k", k), ("v", v)):
+        _check_alike(name, tensor, q, (batches, key_heads, keys, head_elems))
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        _check_vectors(name, tensor)
+
+
+def _check_result(q, k, v, out) -> None:
+    """``ValueError`` for an ``out`` that the kernel cannot write."""
+    _check_alike("out", out, q, tuple(q.shape))
+    _check_vectors("out", out)
+    end = 0
+    for stride, extent in sorted(zip(out.stride(), out.shape)):
+        if extent > 1:
+            if stride <= end:
+                raise ValueError(f"elements of out overlap: strides {out.stride()}")
+            end += (extent - 1) * stride
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        if _ranges_meet(tensor, out):
+            raise ValueError(f"out may not share memory with {name}")
+
+
+def _check_alike(name: str, tensor, q, shape: tuple[int, ...]) -> None:
+    if tuple(tensor.shape) != shape or tensor.dtype != q.dtype or tensor.device != q.device:
+        raise ValueError(
+            f"{name} is {tensor.dtype} of shape {tuple(tensor.shape)} on {tensor.device}, expected "
+            f"{q.dtype} of shape {shape} on {q.device}"
+        )
+
+
+def _check_vectors(name: str, tensor) -> None:
+    """Rows are whole vectors at whole multiples of a vector."""
+    if tensor.stride(3) != 1:
+        raise ValueError(
+            f"the elements of a row of {name} lie {tensor.stride(3)} apart; call .contiguous()"
+        )
+    steps = [s for n, s in zip(tensor.shape[:3], tensor.stride()) if n > 1]
+    if tensor.data_ptr() % VECTOR_BYTES or any(s % VECTOR_ELEMS for s in steps):
+        raise ValueError(
+            f"rows of {name} must start at multiples of {VECTOR_BYTES} bytes: its address ends in "
+            f"{tensor.data_ptr() % VECTOR_BYTES}, its strides are {tuple(tensor.stride())} elements; "
+            "call .contiguous()"
+        )
+
+
+def _ranges_meet(a, b) -> bool:
+    """Whether the bytes from the first to the last element of both have some in common."""
+    if a.device.type == "meta" or not a.numel() or not b.numel():
+        return False
+    a_end = a.data_ptr() + _span_elems(a) * a.element_size()
+    b_end = b.data_ptr() + _span_elems(b) * b.element_size()
+    return bool(a.data_ptr() < b_end and b.data_ptr() < a_end)

@@ -1,0 +1,210 @@
+"""Layouts that matrix instructions ask for: fragments in registers, swizzled tiles in shared memory.
+
+Each function computes a layout from numbers and nothing else: it chooses no instruction and moves no
+data, and gives the same value inside a kernel (at compile time) and outside. Registers per lane come
+from the instruction table, so a layout fits every form that ``T.ptx`` knows.
+
+Source: contract "warp matrix multiply-accumulate", "matrix loads and stores"; PTX ISA, fragments of
+mma.m16n8k*. How the layouts fit together: docs/layouts.md. Not here: what the instructions require
+(families), other layouts (``T.layout``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Literal
+
+from tilejit.dtypes import DType, dtype
+from tilejit.layout import ComposeLayout, Iter, Layout, LayoutError, TileLayout, row_major
+from tilejit.ptx.instruction import Instruction, PtxPrefix, as_instruction
+
+Extents = int | Sequence[int]
+Operand = Literal["A", "B", "C", "D"]
+WarpAxis = Literal["warpid", "wid_in_wg"]
+
+LANES = 32
+MATRIX_ROWS = 8
+"""Rows of the 8×8 matrices that all fragments are made of; a row is spread over four lanes."""
+CHUNK_BYTES = 16
+"""One row of such a matrix of 16-bit elements; what a swizzle moves as a whole."""
+MAX_WARPS = {"warpid": 32, "wid_in_wg": 4}
+OPERANDS = ("D", "A", "B", "C")
+"""In the order of the instruction's operands."""
+
+
+# --- registers
+
+
+def mma_fragment_layout(
+    instruction: Instruction | PtxPrefix | str,
+    operand: Operand,
+    repeats: Extents = (1, 1),
+    *,
+    warps: Extents = (),
+    warp_axis: WarpAxis = "warpid",
+) -> TileLayout:
+    """Registers of an ``mma.sync`` operand, for the shape ``(*warps, *repeats, *atom)``.
+
+    ``instruction``: the opcode, or a shape such as ``"m16n8k16"`` alone for 16-bit inputs and float32
+    accumulators. Atoms: D and C ``(m, n)`` (``(m, n/2)`` words of two 16-bit accumulators), A
+    ``(m, words)``, B ``(n, words)`` with ``words`` the b32 (or float64) registers along k: k/2 for
+    16-bit inputs, k/4 for 8-bit ones, k for tf32 and float64. ``repeats`` are
+    ``(M, N)``, ``(M, K)`` or ``(N, K)``, batch axes in front. A lane's registers follow each other,
+    repeat by repeat. ``warps``: axes over the warps of a CTA (of a warpgroup with
+    ``warp_axis="wid_in_wg"``), row-major; at a wider scope than a warp the operand leads with one.
+    """
+    m, n, registers = _operand_registers(instruction, operand)
+    rows = n if operand == "B" else m
+    columns = registers * LANES // rows
+    halves = rows // MATRIX_ROWS
+    pairs = columns // 4
+    if operand in ("A", "B"):
+        atom = (
+            Iter(halves, 1),
+            Iter(MATRIX_ROWS, 4, "laneid"),
+            Iter(pairs, halves),
+            Iter(4, 1, "laneid"),
+        )
+    else:
+        atom = (
+            Iter(halves, pairs),
+            Iter(MATRIX_ROWS, 4, "laneid"),
+            Iter(4, 1, "laneid"),
+            Iter(pairs, 1),
+        )
+    return _repeated(atom, registers, repeats, warps, warp_axis)
+
+
+def ldmatrix_layout(
+    count: int,
+    repeats: Extents = (),
+    *,
+    warps: Extents = (),
+    warp_axis: WarpAxis = "warpid",
+) -> TileLayout:
+    """Registers of ``ldmatrix`` and ``stmatrix`` .x``count``, for ``(*warps, *repeats, count, 8, 4)``.
+
+    b32 words: word (matrix, row, word) is register ``matrix`` of lane 4·row + word. The registers of
+    one repeat follow each other in matrix order.
+    """
+    if count not in (1, 2, 4):
+        raise LayoutError(f"ldmatrix and stmatrix move 1, 2 or 4 matrices, not {count!r}")
+    atom = (Iter(count, 1), Iter(MATRIX_ROWS, 4, "laneid"), Iter(4, 1, "laneid"))
+    return _repeated(atom, count, repeats, warps, warp_axis)
+
+
+def _operand_registers(
+    instruction: Instruction | PtxPrefix | str, operand: str
+) -> tuple[int, int, int]:
+    """m, n, and the registers of a lane that ``operand`` takes."""
+    if operand not in OPERANDS:
+        raise LayoutError(f"an operand of mma is 'A', 'B', 'C' or 'D', got {operand!r}")
+    opcode = _opcode(instruction)
+    shape = re.search(r"\.m(\d+)n(\d+)k\d+\.", opcode.spelling)
+    if opcode.family != "mma_sync" or shape is None:
+        raise LayoutError(f"{opcode} is no mma.sync instruction")
+    return int(shape[1]), int(shape[2]), opcode.forms[0].operands[OPERANDS.index(operand)].lanes
+
+
+def _opcode(instruction: Instruction | PtxPrefix | str) -> Instruction:
+    if not isinstance(instruction, str):
+        return as_instruction(instruction)
+    if not re.fullmatch(r"m\d+n\d+k\d+", instruction):
+        return Instruction(instruction)
+    if instruction not in ("m16n8k8", "m16n8k16"):
+        raise LayoutError(
+            f"{instruction!r} alone names no fragment: 16-bit inputs with float32 accumulators come "
+            'as "m16n8k8" and "m16n8k16"; for other types give the whole opcode, '
+            'such as "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32"'
+        )
+    return Instruction(f"mma.sync.aligned.{instruction}.row.col.f32.f16.f16.f32")
+
+
+def _repeated(
+    atom: tuple[Iter, ...], registers: int, repeats: Extents, warps: Extents, warp_axis: WarpAxis
+) -> TileLayout:
+    """``atom`` for every warp and repeat, each repeat in ``registers`` registers of its own."""
+    if warp_axis not in MAX_WARPS:
+        raise LayoutError(f"warp_axis is 'warpid' or 'wid_in_wg', got {warp_axis!r}")
+    owners = row_major(_extents("warps", warps))
+    if owners.size > MAX_WARPS[warp_axis]:
+        raise LayoutError(
+            f"{owners.size} warps along {warp_axis}, expected at most {MAX_WARPS[warp_axis]}"
+        )
+    outer = row_major(_extents("repeats", repeats))
+    iters = (
+        *(Iter(i.extent, i.stride, warp_axis) for i in owners.shard),
+        *(Iter(i.extent, i.stride * registers) for i in outer.shard),
+        *atom,
+    )
+    return TileLayout(tuple(i for i in iters if i.extent > 1))
+
+
+def _extents(name: str, value: Extents) -> tuple[int, ...]:
+    found = (value,) if isinstance(value, int) else tuple(value)
+    if any(not isinstance(e, int) or isinstance(e, bool) or e < 1 for e in found):
+        raise LayoutError(f"{name} are positive integers, got {value!r}")
+    return found
+
+
+# --- shared memory
+
+
+def mma_shared_layout(
+    shape: Sequence[int], dtype: DType | str, swizzle: int | None = None
+) -> Layout:
+    """A row-major shared tile ``(*stages, rows, columns)`` whose 16-byte chunks are swizzled.
+
+    8 rows of one column of chunks (ldmatrix, stmatrix) and 8 consecutive chunks (cp.async,
+    vectors of 16 bytes) each lie in 32 different banks. ``swizzle``: bytes that one
+    row's chunks are permuted within; None takes what makes that so: 128 where the bytes of a row are a
+    multiple of 128, else 64, 32 or (16 bytes times an odd number) 0, none. A width of your own, 0, 32, 64 or
+    128, can leave conflicts: ask ``k.check(...).banks``. Rows of 32, 64 and 128 bytes with the swizzle of
+    that width are the tensor map's patterns.
+    """
+    extents = _extents("extents of a shared tile", shape)
+    chunks, per_element = _row_chunks(extents, dtype)
+    width = (
+        chunks & -chunks
+    ).bit_length() - 1  # of a row: its largest power of two, as a logarithm
+    length = min(width, 3) if swizzle is None else _swizzle_length(swizzle, chunks)
+    if length == 0:
+        return row_major(extents)
+    # The bits that count 128-byte lines, or rows where those are longer: 8 rows have 8 of them.
+    return ComposeLayout(per_element, length, max(3, width), row_major(extents))
+
+
+def _row_chunks(shape: tuple[int, ...], element: DType | str) -> tuple[int, int]:
+    """16-byte chunks of a row, and the logarithm of a chunk's elements."""
+    bits = dtype(element).bits
+    per_chunk, left = divmod(CHUNK_BYTES * 8, bits)
+    if left:
+        raise LayoutError(f"{element} has {bits} bits, which do not fill {CHUNK_BYTES} bytes")
+    if len(shape) < 2:
+        raise LayoutError(f"a shared tile has rows and columns, got the shape {shape}")
+    rows, columns = shape[-2:]
+    if columns % per_chunk:
+        raise LayoutError(
+            f"a row of {columns} {element} has {columns * bits / 8:g} bytes, expected a multiple of "
+            f"{CHUNK_BYTES} ({per_chunk} {element}): no chunk may straddle rows"
+        )
+    if rows % MATRIX_ROWS:
+        raise LayoutError(
+            f"the tile has {rows} rows, expected a multiple of {MATRIX_ROWS}: the swizzle repeats "
+            f"every {MATRIX_ROWS} rows, as the matrices do"
+        )
+    return columns // per_chunk, per_chunk.bit_length() - 1
+
+
+def _swizzle_length(swizzle: int, chunks: int) -> int:
+    """Address bits that the swizzle of so many bytes changes."""
+    lengths = {0: 0, 32: 1, 64: 2, 128: 3}
+    if isinstance(swizzle, bool) or swizzle not in lengths:
+        raise LayoutError(f"a swizzle is 0, 32, 64 or 128 bytes wide, got {swizzle!r}")
+    if swizzle and chunks * CHUNK_BYTES % swizzle:
+        raise LayoutError(
+            f"a row has {chunks * CHUNK_BYTES} bytes, expected a multiple of {swizzle} for a swizzle "
+            f"of {swizzle} bytes: chunks stay in their row"
+        )
+    return lengths[swizzle]
