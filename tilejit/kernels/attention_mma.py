@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 from tilejit import T, jit
 from tilejit.lib import reduce
@@ -46,7 +46,10 @@ class AttentionPlan:
 
     ``step_keys``: keys whose scores a warp holds at once, a part of the tile. ``min_blocks``: CTAs
     per SM that the register allocation leaves room for. ``heads_first``: consecutive CTAs take the
-    same rows of all heads, then other rows.
+    same rows of all heads, then other rows. ``keep_queries``: a warp's queries stay in registers
+    instead of being read from shared memory for every step. ``slack_log2``: results are rescaled
+    only when a row's maximum has risen by more than this, so that probabilities, relative to an
+    older maximum, reach 2 ** slack_log2; 0 rescales every step.
     """
 
     head_elems: int
@@ -61,6 +64,8 @@ class AttentionPlan:
     warps: int = 4
     min_blocks: int = 2
     heads_first: bool = False
+    keep_queries: bool = False
+    slack_log2: float = 0.0
 
     @property
     def threads(self) -> int:
@@ -101,7 +106,7 @@ class AttentionPlan:
 @jit
 def vector(flat, index):
     """Vector ``index`` of a tensor's storage, which the caller knows to exist."""
-    T.assume(0 <= index and index < flat.shape[0] // VECTOR_ELEMS)
+    T.assume(0 <= index < flat.shape[0] // VECTOR_ELEMS)
     return flat.sub[index * VECTOR_ELEMS : index * VECTOR_ELEMS + VECTOR_ELEMS]
 
 
@@ -134,7 +139,7 @@ def fetch(tile, flat, index, pitch: T.constexpr, plan: T.constexpr):
     target = own_vectors(tile, plan)
     passes, step = target.shape[0], plan.copied_rows * pitch
     extent = (passes - 1) * step + 1
-    T.assume(0 <= index and index <= MAX_VECTORS)
+    T.assume(0 <= index <= MAX_VECTORS)
     T.assume((index + extent) * VECTOR_ELEMS <= flat.shape[0])
     source = flat.sub[index * VECTOR_ELEMS : (index + extent) * VECTOR_ELEMS]
     layout = T.layout("(passes,VECTOR_ELEMS):(step*VECTOR_ELEMS,1)")
@@ -176,25 +181,33 @@ def fragment(words, operand: T.constexpr, outer: T.constexpr, inner: T.constexpr
 
 
 @jit
+def load_queries(a, query_tile, warp, k: T.constexpr, plan: T.constexpr):
+    """Operand A of Q Kᵀ: columns 16 k to 16 k + 15 of this warp's rows."""
+    M = plan.row_blocks
+    queries = query_tile.view("uint32").view(plan.panels, plan.warps, M, 2, 8, 4, 2, 4)
+    queries = queries.permute(1, 0, 5, 2, 6, 3, 4, 7).sub[warp, k // 4, k % 4]
+    T.cuda.tile.apply(
+        T.ptx["ldmatrix.sync.aligned.m8n8.x4.shared.b16"],
+        a.view(M, 2, 8, 2, 4).permute(0, 3, 1, 2, 4).view(M, 4, 8, 4),
+        queries.view(M, 4, 8, 4),
+        scope="warp",
+    )
+
+
+@jit
 def scores_of(
     scores, query_tile, warp, key_tile, a_words, b_words, dtype: T.constexpr, plan: T.constexpr
 ):
     """scores = Q Kᵀ of this warp's rows and the keys (panels, keys, elements) of ``key_tile``."""
     M, N, K = plan.row_blocks, plan.key_blocks, plan.head_elems // 16
     load = T.ptx["ldmatrix.sync.aligned.m8n8.x4.shared.b16"]
-    queries = query_tile.view("uint32").view(plan.panels, plan.warps, M, 2, 8, 4, 2, 4)
-    queries = queries.permute(1, 0, 5, 2, 6, 3, 4, 7).sub[warp]
     keys = key_tile.view("uint32").view(plan.panels, N // 2, 2, 8, 4, 2, 4)
     keys = keys.permute(0, 4, 1, 2, 5, 3, 6)
     result = fragment(scores, "D", M, N)
     for k in T.unroll(K):
         a = fragment(a_words.sub[k, :], "A", M, 1)
-        T.cuda.tile.apply(
-            load,
-            a.view(M, 2, 8, 2, 4).permute(0, 3, 1, 2, 4).view(M, 4, 8, 4),
-            queries.sub[k // 4, k % 4].view(M, 4, 8, 4),
-            scope="warp",
-        )
+        if not plan.keep_queries:
+            load_queries(a, query_tile, warp, k, plan)
         b = fragment(b_words.sub[k, :], "B", N, 1)
         T.cuda.tile.apply(
             load,
@@ -281,16 +294,29 @@ def softmax_step(scores, result, depth, total, spare, scale_log2, plan: T.conste
             folded[m, half, 0] = reduce.lanes(folded[m, half, 0], reduce.maximum, 4)
     T.cuda.tile.apply(T.ptx["mul.rn.f32"], folded, folded, -scale_log2)
     T.cuda.tile.apply(T.ptx["min.f32"], folded, folded, depth)
-    T.cuda.tile.apply(T.ptx["sub.rn.f32"], shift, folded, depth)
-    T.cuda.tile.apply(T.ptx["mov.f32"], depth, folded)
-    T.cuda.tile.apply(T.ptx["ex2.approx.ftz.f32"], shift, shift)
-    T.cuda.tile.apply(T.ptx["mul.rn.f32"], result, result, per_row(shift, plan.chunks))
-
+    if plan.slack_log2 > 0:
+        risen = False
+        for m in T.unroll(plan.row_blocks):
+            for half in T.unroll(2):
+                risen = risen or folded[m, half, 0] < depth[m, half, 0] - plan.slack_log2
+        if T.cuda.any_sync(risen):
+            rescale(result, depth, total, folded, shift, plan)
+    else:
+        rescale(result, depth, total, folded, shift, plan)
     each = per_row(depth, plan.key_blocks)
     T.cuda.tile.apply(T.ptx["fma.rn.f32"], scores, scores, scale_log2, each)
     T.cuda.tile.apply(T.ptx["ex2.approx.ftz.f32"], scores, scores)
-    T.cuda.tile.apply(T.ptx["mul.rn.f32"], total, total, shift)
     fold(T.ptx["add.rn.f32"], total, scores)
+
+
+@jit
+def rescale(result, depth, total, new_depth, shift, plan: T.constexpr):
+    """Results and sums relative to ``depth`` become relative to ``new_depth``, the new ``depth``."""
+    T.cuda.tile.apply(T.ptx["sub.rn.f32"], shift, new_depth, depth)
+    T.cuda.tile.apply(T.ptx["mov.f32"], depth, new_depth)
+    T.cuda.tile.apply(T.ptx["ex2.approx.ftz.f32"], shift, shift)
+    T.cuda.tile.apply(T.ptx["mul.rn.f32"], total, total, shift)
+    T.cuda.tile.apply(T.ptx["mul.rn.f32"], result, result, per_row(shift, plan.chunks))
 
 
 @jit
@@ -326,7 +352,7 @@ def start_of(batch, head, batch_pitch, head_pitch):
 
 
 @jit
-def store_rows(O, o_head, query_tile, result, total, row, rows, plan: T.constexpr):
+def store_rows(Out, out_head, query_tile, result, total, row, rows, plan: T.constexpr):
     """Divide by the sums, gather whole rows in this warp's part of the queries' shared memory, and
     store those of the rows from ``row`` on that exist."""
     M, N, panels = plan.row_blocks, plan.chunks, plan.panels
@@ -337,7 +363,7 @@ def store_rows(O, o_head, query_tile, result, total, row, rows, plan: T.constexp
     T.cuda.tile.apply(T.ptx["rcp.approx.ftz.f32"], total, total)
     T.cuda.tile.apply(T.ptx["mul.rn.f32"], result, result, per_row(total, N))
     words = T.alloc_local((M, panels, 8, 2, 1), "uint32", layout="default")
-    narrow(result, words, O.dtype)
+    narrow(result, words, Out.dtype)
     staged = query_tile.view("uint32").view(panels, plan.warps, M, 2, 8, 8, 4, 1)
     staged = staged.sub[:, warp, :, :, lane // 4, :, lane % 4, :].permute(1, 0, 3, 2, 4)
     T.cuda.warp_sync()
@@ -354,8 +380,8 @@ def store_rows(O, o_head, query_tile, result, total, row, rows, plan: T.constexp
     for i in T.unroll(passes):
         own = row + i * at_once + lane // plan.chunks
         if own < rows:
-            index = o_head + T.cast(own, "int64") * plan.result_pitch + chunk
-            target = vector(O, index).view("uint32")
+            index = out_head + T.cast(own, "int64") * plan.result_pitch + chunk
+            target = vector(Out, index).view("uint32")
             T.cuda.tile.apply(T.ptx["st.global.v4.b32"], target, vectors.sub[i, :])
 
 
@@ -364,7 +390,7 @@ def attention_rows(
     Q: T.Tensor((T.dynamic("Q_ELEMS"),), align=16),
     K: T.Tensor((T.dynamic("K_ELEMS"),), align=16),
     V: T.Tensor((T.dynamic("V_ELEMS"),), align=16),
-    O: T.Tensor((T.dynamic("O_ELEMS"),), align=16),
+    Out: T.Tensor((T.dynamic("OUT_ELEMS"),), align=16),
     batches: T.int32,
     heads: T.int32,
     heads_per_key_head: T.int32,
@@ -390,8 +416,8 @@ def attention_rows(
             min_blocks_per_sm=plan.min_blocks,
         )
     )
-    T.assume(1 <= rows and rows <= MAX_LENGTH and 1 <= keys and keys <= MAX_LENGTH)
-    T.assume(1 <= heads and 1 <= batches and 1 <= heads_per_key_head)
+    T.assume(1 <= rows <= MAX_LENGTH and 1 <= keys <= MAX_LENGTH)
+    T.assume(heads >= 1 and batches >= 1 and heads_per_key_head >= 1)
     dtype, tile_keys, step_keys = Q.dtype, plan.tile_keys, plan.step_keys
     query_shape = (plan.panels, plan.query_rows, PANEL_ELEMS)
     tile_shape = (2, 2, plan.panels, tile_keys, PANEL_ELEMS)
@@ -407,10 +433,10 @@ def attention_rows(
     q_head = start_of(batch, head, query_batch, query_head)
     k_head = start_of(batch, key_group, key_batch, key_head)
     v_head = start_of(batch, key_group, value_batch, value_head)
-    o_head = start_of(batch, head, result_batch, result_head)
+    out_head = start_of(batch, head, result_batch, result_head)
     # The shuffle tells the compiler that the number is one for the warp: no register of each lane.
     warp = T.cuda.shfl_idx(T.cuda.warp_id(), 0)
-    T.assume(0 <= warp and warp < plan.warps)
+    T.assume(0 <= warp < plan.warps)
     row = first_row + warp * plan.warp_rows
 
     seen, unmasked = keys, keys
@@ -445,6 +471,12 @@ def attention_rows(
         columns[n, 0] = n * 8
         columns[n, 1] = n * 8 + 1
 
+    if plan.keep_queries:
+        T.ptx["cp.async.wait_group"](0)
+        T.cuda.cta_sync()
+        for k in T.unroll(plan.head_elems // 16):
+            load_queries(fragment(a_words.sub[k, :], "A", M, 1), query_tile, warp, k, plan)
+
     k_index = own_index(k_head, (last - 1) * tile_keys, plan.key_pitch, plan)
     v_index = own_index(v_head, (last - 1) * tile_keys, plan.value_pitch, plan)
     for masked in (True, False):
@@ -472,7 +504,7 @@ def attention_rows(
                 narrow(scores, chances, dtype)
                 add_values(result, chances, step.sub[1], v_words, dtype, plan)
 
-    store_rows(O, o_head, query_tile, result, total, row, rows, plan)
+    store_rows(Out, out_head, query_tile, result, total, row, rows, plan)
 
 
 # --- the host side
@@ -481,7 +513,7 @@ TILE_KEYS = {64: 64, 128: 32}
 """Keys of a tile by the elements of a head: what leaves every register of a warp in place."""
 
 
-@lru_cache(maxsize=None)
+@cache
 def plan_attention(
     head_elems: int,
     causal: bool,

@@ -88,7 +88,13 @@ class MatmulPlan:
     @property
     def shared_elems(self) -> int:
         """The stages, or the tile of C, which takes their place at the end."""
-        return max(self.a_elems + self.b_elems, self.tile_m * self.tile_n)
+        return max(self.a_elems + self.b_elems, self.tile_m * self.result_pitch)
+
+    @property
+    def result_pitch(self) -> int:
+        """Elements from row to row of C's tile in shared memory: 16 bytes more than a row, so that the
+        eight rows that a warp writes at once lie in different banks."""
+        return self.tile_n + 8
 
 
 # --- global to shared memory
@@ -353,10 +359,6 @@ def matmul_tiles(
             min_blocks_per_sm=plan.min_blocks,
         )
     )
-    if plan.a_k_major:
-        T.assume(A.shape[0] == M)
-    else:
-        T.assume(A.shape[0] == K and M == a_vectors * a_elems)
     arena = T.alloc_shared((plan.shared_elems,), A.dtype, layout="default", align=1024)
     a_stages = arena.sub[0 : plan.a_elems].view(
         plan.stages, *plan.a_shape,
@@ -371,7 +373,13 @@ def matmul_tiles(
     )
     first_row = T.cast(tile_row, "int64") * plan.tile_m
     first_column = tile_column * plan.tile_n
-    T.assume(first_row + plan.tile_m <= M if plan.whole_m else first_row < M)
+    if plan.whole_m:
+        T.assume(first_row + plan.tile_m <= M)
+        T.assume(first_row + plan.tile_m <= (A.shape[0] if plan.a_k_major else a_vectors * a_elems))
+    else:
+        T.assume(first_row < M)
+    if not plan.a_k_major:
+        T.assume(K <= A.shape[0])
     warp = T.cuda.warp_id()
     warp_m, warp_n = warp // plan.warps_n, warp % plan.warps_n
 
@@ -432,10 +440,8 @@ def matmul_tiles(
         add_bias(sums, bias, first_column + warp_n * (16 * columns) + lane % 4 * 2, plan)
     if activation is not None:
         T.cuda.tile.ewise(activation, sums, sums)
-    tile_shape = (plan.tile_m, plan.tile_n)
-    staged = arena.sub[0 : plan.tile_m * plan.tile_n].view(
-        *tile_shape, layout=T.cuda.mma_shared_layout(tile_shape, C.dtype)
-    )
+    staged = arena.sub[0 : plan.tile_m * plan.result_pitch]
+    staged = staged.view(plan.tile_m, plan.result_pitch).sub[:, 0 : plan.tile_n]
     T.cuda.cta_sync()
     stage_result(staged, sums, warp_m, warp_n, plan)
     T.cuda.cta_sync()
