@@ -174,25 +174,42 @@ def plans(head_elems: int, causal: bool) -> list[AttentionPlan]:
     """Every part of a plan away from what ``plan_attention`` chooses."""
     plan = plan_attention(head_elems, causal, *[head_elems // 8] * 4)
     return [
-        replace(plan, tile_keys=128, step_keys=32),
+        replace(plan, tile_keys=128, step_keys=32, slack_log2=0.0),
         replace(plan, tile_keys=128, step_keys=128, query_rows=64),
-        replace(plan, warps=8, min_blocks=1),
-        replace(plan, warps=2, query_rows=32),
-        replace(plan, heads_first=True),
+        replace(plan, warps=8, min_blocks=1, keep_queries=True),
+        replace(plan, warps=2, query_rows=32, heads_first=True),
+        replace(plan, tile_keys=64, step_keys=32, overlap=True),
+        replace(plan, tile_keys=128, step_keys=32, overlap=True, keep_queries=True),
     ]
 
 
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 @pytest.mark.parametrize("head_elems", [64, 128])
-@pytest.mark.parametrize("number", range(5))
+@pytest.mark.parametrize("number", range(6))
 def test_every_plan_computes_the_same(
     device: str, number: int, head_elems: int, causal: bool
 ) -> None:
+    """Maxima rise along the keys by less and by more than the slack."""
     shape = (1, 2, 150, head_elems)
     q, k, v = (random_tensor(shape, torch.bfloat16, device, s) for s in (12, 13, 14))
     out = torch.full_like(q, math.nan)
+    k *= torch.linspace(0.2, 4, 150, device=device).to(k.dtype).flip(0)[:, None]
     attention_mma.launch(q, k, v, out, 0.125, plans(head_elems, causal)[number])
     assert_close(out, expected(q, k, v, causal, 0.125))
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("keys", [1, 64, 65, 128])
+def test_tiles_at_their_ends(device: str, keys: int, overlap: bool) -> None:
+    """One tile, full and not, and a tile that begins at the last key."""
+    q = random_tensor((1, 1, 20, 64), torch.float16, device, 15)
+    k, v = (random_tensor((1, 1, keys, 64), torch.float16, device, s) for s in (16, 17))
+    plan = replace(
+        plan_attention(64, False, 8, 8, 8, 8), tile_keys=64, step_keys=32, overlap=overlap
+    )
+    out = torch.full_like(q, math.nan)
+    attention_mma.launch(q, k, v, out, 0.125, plan)
+    assert_close(out, expected(q, k, v, False, 0.125))
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a"])

@@ -33,7 +33,12 @@ def random_matrix(
 
 
 def operands(
-    m: int, n: int, k: int, dtype: torch.dtype, device: str, majors: tuple[bool, bool] = (True, True)
+    m: int,
+    n: int,
+    k: int,
+    dtype: torch.dtype,
+    device: str,
+    majors: tuple[bool, bool] = (True, True),
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """``majors``: whether A's and B's rows run along K."""
     a = random_matrix(m, k, dtype, device, row_major=majors[0])
@@ -221,9 +226,12 @@ def test_what_is_no_product_is_refused(device: str) -> None:
 
 @pytest.mark.parametrize("majors", MAJORS)
 @pytest.mark.parametrize("elems", [1, 2, 4, 8])
-@pytest.mark.parametrize("size", [(1, 1, 1), (64, 4096, 128), (4096, 4096, 4096), (8192, 512, 30000)])
 @pytest.mark.parametrize(
-    "gpu", [matmul_mma.Device(), matmul_mma.Device(108, 164 * 1024), matmul_mma.Device(128, 100 * 1024)]
+    "size", [(1, 1, 1), (64, 4096, 128), (4096, 4096, 4096), (8192, 512, 30000)]
+)
+@pytest.mark.parametrize(
+    "gpu",
+    [matmul_mma.Device(), matmul_mma.Device(108, 164 * 1024), matmul_mma.Device(128, 100 * 1024)],
 )
 def test_a_plan_fits_the_device(
     size: tuple[int, int, int], elems: int, majors: tuple[bool, bool], gpu: matmul_mma.Device
@@ -235,15 +243,18 @@ def test_a_plan_fits_the_device(
 
 
 def compiled(
-    shape: MatmulPlan, elems: int, majors: tuple[bool, bool], size: int, target: str, **epilogue: Any
+    shape: MatmulPlan,
+    elems: int,
+    majors: tuple[bool, bool],
+    size: int,
+    target: str,
+    **epilogue: Any,
 ) -> Any:
     def rows_of_vectors(height: int, width: int) -> torch.Tensor:
         return torch.empty(height, width // elems, elems, dtype=torch.bfloat16)
 
     m, n, k = size, size + elems, size + 2 * elems
-    plan = replace(
-        shape, a_k_major=majors[0], b_k_major=majors[1], whole_m=m % shape.tile_m == 0
-    )
+    plan = replace(shape, a_k_major=majors[0], b_k_major=majors[1], whole_m=m % shape.tile_m == 0)
     return matmul_mma.matmul_tiles.compile(
         rows_of_vectors(*((m, k) if majors[0] else (k, m))),
         rows_of_vectors(*((n, k) if majors[1] else (k, n))),
@@ -272,9 +283,8 @@ def test_no_register_spills_with_an_epilogue() -> None:
 @pytest.mark.parametrize("majors", MAJORS[::3], ids=lambda m: "".join("MK"[x] for x in m))
 @pytest.mark.parametrize("elems", [1, 2, 4])
 def test_no_register_spills_of_short_vectors(elems: int, majors: tuple[bool, bool]) -> None:
-    shapes = matmul_mma._SHAPES_OF_ELEMENTS if elems == 1 else matmul_mma._SHAPES_OF_SHORT_VECTORS
-    for shape in shapes:
-        shape = shape[0] if isinstance(shape, tuple) else shape
+    rated = matmul_mma._SHAPES_OF_ELEMENTS if elems == 1 else matmul_mma._SHAPES_OF_SHORT_VECTORS
+    for shape, _ in rated:
         stats = compiled(shape, elems, majors, 1000 + elems, "sm_90a").stats
         assert (stats.spill_bytes, stats.local_bytes) == (0, 0)
 
@@ -293,7 +303,13 @@ def test_no_bank_conflicts(majors: tuple[bool, bool]) -> None:
 @pytest.mark.parametrize("majors", MAJORS, ids=lambda m: "".join("MK"[x] for x in m))
 @pytest.mark.parametrize(
     "size",
-    [(4096, 4096, 4096), (4097, 4095, 4099), (1000, 3000, 2000), (257, 8200, 136), (2050, 1028, 516)],
+    [
+        (4096, 4096, 4096),
+        (4097, 4095, 4099),
+        (1000, 3000, 2000),
+        (257, 8200, 136),
+        (2050, 1028, 516),
+    ],
     ids=str,
 )
 def test_large(size: tuple[int, int, int], majors: tuple[bool, bool]) -> None:

@@ -7,8 +7,8 @@ Scores, probabilities, results and each row's running maximum and sum stay in re
 accumulators of Q Kᵀ, converted in pairs, are the A operand of P V.
 
 Numerics: products of 16-bit values summed in float32; exponentials are ``ex2.approx.ftz.f32``
-relative to the running maximum; probabilities are rounded to the inputs' dtype for P V and summed
-unrounded. A row whose scores are all -inf, or with a NaN, gives NaN as torch does.
+relative to the running maximum, or to one at most ``slack_log2`` below it; probabilities are rounded
+to the inputs' dtype for P V and summed unrounded. A row whose scores are all -inf, or with a NaN, gives NaN as torch does.
 
 Not here: Hopper's ``wgmma``; dropout, biases, gradients; what the shapes cost (``benchmarks/notes.md``).
 """
@@ -20,11 +20,12 @@ from dataclasses import dataclass
 from functools import cache
 
 from tilejit import T, jit
+from tilejit.kernels.matmul_mma import opaque
 from tilejit.lib import reduce
 
 LOG2_E = math.log2(math.e)
 FIRST_DEPTH = 1e30
-"""Of a row without scores, see ``softmax_step``: finite, so that a score of -inf has probability 0."""
+"""Of a row without scores, see ``State``: finite, so that a score of -inf has probability 0."""
 
 VECTOR_BYTES = 16
 VECTOR_ELEMS = 8
@@ -49,7 +50,8 @@ class AttentionPlan:
     same rows of all heads, then other rows. ``keep_queries``: a warp's queries stay in registers
     instead of being read from shared memory for every step. ``slack_log2``: results are rescaled
     only when a row's maximum has risen by more than this, so that probabilities, relative to an
-    older maximum, reach 2 ** slack_log2; 0 rescales every step.
+    older maximum, reach 2 ** slack_log2; 0 rescales every step. ``overlap``: the scores of the next
+    step are issued before the softmax of this one; a tile then has an even number of steps.
     """
 
     head_elems: int
@@ -66,6 +68,7 @@ class AttentionPlan:
     heads_first: bool = False
     keep_queries: bool = False
     slack_log2: float = 0.0
+    overlap: bool = False
 
     @property
     def threads(self) -> int:
@@ -91,6 +94,11 @@ class AttentionPlan:
         return self.head_elems // VECTOR_ELEMS
 
     @property
+    def steps(self) -> int:
+        """Steps of a tile."""
+        return self.tile_keys // self.step_keys
+
+    @property
     def panels(self) -> int:
         return self.head_elems // PANEL_ELEMS
 
@@ -98,6 +106,30 @@ class AttentionPlan:
     def copied_rows(self) -> int:
         """Rows that the CTA's threads copy together, one vector each."""
         return self.threads // self.chunks
+
+
+@dataclass(frozen=True)
+class State:
+    """A thread's registers, allocated in the kernel. Accumulators are (row blocks, column blocks,
+    2 halves of 8 rows, 2 columns, 1), values of rows (row blocks, 2 halves, 1).
+
+    ``scores``: one buffer or two, which become probabilities in place; ``chances``: these in pairs,
+    in the inputs' dtype. ``depth``: minus the maximum that probabilities are relative to, times
+    ``scale_log2``. ``total``: this thread's part of the sums. ``columns``: keys of a step as they are
+    numbered in it; ``limits``: the last that a row sees. ``*_words``: operands from shared memory.
+    """
+
+    scores: object
+    chances: object
+    result: object
+    depth: object
+    total: object
+    spare: object
+    columns: object
+    limits: object
+    q_words: object
+    k_words: object
+    v_words: object
 
 
 # --- global memory to shared memory
@@ -123,6 +155,14 @@ def own_vectors(tile, plan: T.constexpr):
 @jit
 def copy(target, source):
     T.cuda.tile.apply(T.ptx["cp.async.cg.shared.global"], target, source, chunk_bytes=VECTOR_BYTES)
+
+
+@jit
+def arrived(pending: T.constexpr):
+    """Every thread's copies but its ``pending`` latest groups are there for all to read, and all are
+    done with what they read before."""
+    T.ptx["cp.async.wait_group"](pending)
+    T.cuda.cta_sync()
 
 
 @jit
@@ -159,9 +199,6 @@ def fetch_clamped(tile, flat, head, row, last_row, pitch: T.constexpr, plan: T.c
 
 
 # --- products
-#
-# Shapes follow T.cuda.mma_fragment_layout; a warp's accumulators are also seen as plain registers
-# (row blocks, column blocks, 2 halves of 8 rows, 2 columns, 1).
 
 
 @jit
@@ -181,9 +218,10 @@ def fragment(words, operand: T.constexpr, outer: T.constexpr, inner: T.constexpr
 
 
 @jit
-def load_queries(a, query_tile, warp, k: T.constexpr, plan: T.constexpr):
+def load_queries(q_words, query_tile, warp, k: T.constexpr, plan: T.constexpr):
     """Operand A of Q Kᵀ: columns 16 k to 16 k + 15 of this warp's rows."""
     M = plan.row_blocks
+    a = fragment(q_words.sub[k, :], "A", M, 1)
     queries = query_tile.view("uint32").view(plan.panels, plan.warps, M, 2, 8, 4, 2, 4)
     queries = queries.permute(1, 0, 5, 2, 6, 3, 4, 7).sub[warp, k // 4, k % 4]
     T.cuda.tile.apply(
@@ -196,48 +234,48 @@ def load_queries(a, query_tile, warp, k: T.constexpr, plan: T.constexpr):
 
 @jit
 def scores_of(
-    scores, query_tile, warp, key_tile, a_words, b_words, dtype: T.constexpr, plan: T.constexpr
+    state, buffer: T.constexpr, query_tile, warp, key_tile, s: T.constexpr, plan: T.constexpr
 ):
-    """scores = Q Kᵀ of this warp's rows and the keys (panels, keys, elements) of ``key_tile``."""
-    M, N, K = plan.row_blocks, plan.key_blocks, plan.head_elems // 16
-    load = T.ptx["ldmatrix.sync.aligned.m8n8.x4.shared.b16"]
-    keys = key_tile.view("uint32").view(plan.panels, N // 2, 2, 8, 4, 2, 4)
+    """scores = Q Kᵀ of this warp's rows and the keys of step ``s`` of ``key_tile``."""
+    M, N = plan.row_blocks, plan.key_blocks
+    keys = key_tile.sub[:, s * plan.step_keys : s * plan.step_keys + plan.step_keys, :]
+    keys = keys.view("uint32").view(plan.panels, N // 2, 2, 8, 4, 2, 4)
     keys = keys.permute(0, 4, 1, 2, 5, 3, 6)
-    result = fragment(scores, "D", M, N)
-    for k in T.unroll(K):
-        a = fragment(a_words.sub[k, :], "A", M, 1)
+    scores = fragment(state.scores.sub[buffer], "D", M, N)
+    for k in T.unroll(plan.head_elems // 16):
         if not plan.keep_queries:
-            load_queries(a, query_tile, warp, k, plan)
-        b = fragment(b_words.sub[k, :], "B", N, 1)
+            load_queries(state.q_words, query_tile, warp, k, plan)
+        a = fragment(state.q_words.sub[k, :], "A", M, 1)
+        b = fragment(state.k_words.sub[k, :], "B", N, 1)
         T.cuda.tile.apply(
-            load,
+            T.ptx["ldmatrix.sync.aligned.m8n8.x4.shared.b16"],
             b.view(N // 2, 2, 8, 2, 4).permute(0, 1, 3, 2, 4).view(N // 2, 4, 8, 4),
             keys.sub[k // 4, k % 4].view(N // 2, 4, 8, 4),
             scope="warp",
         )
-        if k == 0:
-            T.cuda.tile.apply(product(dtype), result, a, b, 0.0, scope="warp")
-        else:
-            T.cuda.tile.apply(product(dtype), result, a, b, result, scope="warp")
+        before = 0.0 if k == 0 else scores
+        T.cuda.tile.apply(product(key_tile.dtype), scores, a, b, before, scope="warp")
 
 
 @jit
-def add_values(result, chances, value_tile, b_words, dtype: T.constexpr, plan: T.constexpr):
-    """result += P V: ``chances`` are P in pairs of keys, ``value_tile`` (panels, keys, elements)."""
+def add_values(state, value_tile, s: T.constexpr, plan: T.constexpr):
+    """result += P V of the values of step ``s`` of ``value_tile``."""
     M, N, K = plan.row_blocks, plan.chunks, plan.step_keys // 16
-    values = value_tile.view("uint32").view(plan.panels, K, 2, 8, 4, 2, 4)
+    values = value_tile.sub[:, s * plan.step_keys : s * plan.step_keys + plan.step_keys, :]
+    values = values.view("uint32").view(plan.panels, K, 2, 8, 4, 2, 4)
     values = values.permute(1, 0, 4, 5, 2, 3, 6)
-    a = fragment(chances, "A", M, K)
-    sums = fragment(result, "D", M, N)
+    chances = fragment(state.chances, "A", M, K)
+    result = fragment(state.result, "D", M, N)
     for k in T.unroll(K):
-        b = fragment(b_words.sub[k, :], "B", N, 1)
+        b = fragment(state.v_words.sub[k, :], "B", N, 1)
         T.cuda.tile.apply(
             T.ptx["ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16"],
             b.view(N // 2, 2, 8, 2, 4).permute(0, 1, 3, 2, 4).view(N // 2, 4, 8, 4),
             values.sub[k].view(N // 2, 4, 8, 4),
             scope="warp",
         )
-        T.cuda.tile.apply(product(dtype), sums, a.sub[:, k : k + 1], b, sums, scope="warp")
+        a = chances.sub[:, k : k + 1]
+        T.cuda.tile.apply(product(value_tile.dtype), result, a, b, result, scope="warp")
 
 
 # --- softmax
@@ -265,58 +303,62 @@ def keep_to(value, column, limit):
 
 
 @jit
-def mask(scores, columns, limits, row, key, keys, plan: T.constexpr):
+def mask(state, buffer: T.constexpr, row, key, keys, plan: T.constexpr):
     """-inf for keys that do not exist, and with ``causal`` for those behind the query's own.
-
-    ``row``: this warp's first; ``key``: the step's first; ``columns``: numbers of a block's keys."""
+    ``row``: this warp's first; ``key``: the step's first."""
+    M, N = plan.row_blocks, plan.key_blocks
     lane = T.cuda.lane_id()
-    for r in T.unroll(2 * plan.row_blocks):
+    for r in T.unroll(2 * M):
         limit = keys - 1
         if plan.causal:
             limit = min(limit, row + r * 8 + lane // 4)
-        limits[r] = limit - key - lane % 4 * 2
-    M, N = plan.row_blocks, plan.key_blocks
-    tile = scores.view(M, N, 2, 2)
-    numbers = columns.view(M, N, 2, 2, layout=T.layout("(M,N,2,2):(0,2,0,1)"))
-    T.cuda.tile.ewise(keep_to, tile, tile, numbers, per_row(limits, N).view(M, N, 2, 2))
+        state.limits[r] = limit - key - lane % 4 * 2
+    scores = state.scores.sub[buffer].view(M, N, 2, 2)
+    columns = state.columns.view(M, N, 2, 2, layout=T.layout("(M,N,2,2):(0,2,0,1)"))
+    limits = per_row(state.limits, N).view(M, N, 2, 2)
+    T.cuda.tile.ewise(keep_to, scores, scores, columns, limits)
 
 
 @jit
-def softmax_step(scores, result, depth, total, spare, scale_log2, plan: T.constexpr):
-    """Scores become probabilities relative to the new maximum; what was before is rescaled to it.
-
-    ``depth``: minus the maximum times ``scale_log2``, per row. ``spare``: two registers per row."""
-    folded, shift = spare.sub[0], spare.sub[1]
-    T.cuda.tile.apply(T.ptx["mov.f32"], folded, float("-inf"))
-    fold(T.ptx["max.f32"], folded, scores)
+def take_in(state, buffer: T.constexpr, value_tile, s: T.constexpr, scale_log2, plan: T.constexpr):
+    """The step's scores become probabilities relative to the maximum so far, and join the sums and
+    the results."""
+    scores = state.scores.sub[buffer]
+    new_depth = state.spare.sub[0]
+    T.cuda.tile.apply(T.ptx["mov.f32"], new_depth, float("-inf"))
+    fold(T.ptx["max.f32"], new_depth, scores)
     for m in T.unroll(plan.row_blocks):
         for half in T.unroll(2):
-            folded[m, half, 0] = reduce.lanes(folded[m, half, 0], reduce.maximum, 4)
-    T.cuda.tile.apply(T.ptx["mul.rn.f32"], folded, folded, -scale_log2)
-    T.cuda.tile.apply(T.ptx["min.f32"], folded, folded, depth)
+            new_depth[m, half, 0] = reduce.lanes(new_depth[m, half, 0], reduce.maximum, 4)
+    T.cuda.tile.apply(T.ptx["mul.rn.f32"], new_depth, new_depth, -scale_log2)
+    T.cuda.tile.apply(T.ptx["min.f32"], new_depth, new_depth, state.depth)
     if plan.slack_log2 > 0:
         risen = False
         for m in T.unroll(plan.row_blocks):
             for half in T.unroll(2):
-                risen = risen or folded[m, half, 0] < depth[m, half, 0] - plan.slack_log2
+                rise = state.depth[m, half, 0] - new_depth[m, half, 0]
+                risen = risen or rise > plan.slack_log2
         if T.cuda.any_sync(risen):
-            rescale(result, depth, total, folded, shift, plan)
+            rescale(state, new_depth, plan)
     else:
-        rescale(result, depth, total, folded, shift, plan)
-    each = per_row(depth, plan.key_blocks)
-    T.cuda.tile.apply(T.ptx["fma.rn.f32"], scores, scores, scale_log2, each)
+        rescale(state, new_depth, plan)
+    depth = per_row(state.depth, plan.key_blocks)
+    T.cuda.tile.apply(T.ptx["fma.rn.f32"], scores, scores, scale_log2, depth)
     T.cuda.tile.apply(T.ptx["ex2.approx.ftz.f32"], scores, scores)
-    fold(T.ptx["add.rn.f32"], total, scores)
+    fold(T.ptx["add.rn.f32"], state.total, scores)
+    narrow(scores, state.chances, value_tile.dtype)
+    add_values(state, value_tile, s, plan)
 
 
 @jit
-def rescale(result, depth, total, new_depth, shift, plan: T.constexpr):
-    """Results and sums relative to ``depth`` become relative to ``new_depth``, the new ``depth``."""
-    T.cuda.tile.apply(T.ptx["sub.rn.f32"], shift, new_depth, depth)
-    T.cuda.tile.apply(T.ptx["mov.f32"], depth, new_depth)
+def rescale(state, new_depth, plan: T.constexpr):
+    """Results and sums relative to the old maximum become relative to the new one."""
+    shift = state.spare.sub[1]
+    T.cuda.tile.apply(T.ptx["sub.rn.f32"], shift, new_depth, state.depth)
+    T.cuda.tile.apply(T.ptx["mov.f32"], state.depth, new_depth)
     T.cuda.tile.apply(T.ptx["ex2.approx.ftz.f32"], shift, shift)
-    T.cuda.tile.apply(T.ptx["mul.rn.f32"], total, total, shift)
-    T.cuda.tile.apply(T.ptx["mul.rn.f32"], result, result, per_row(shift, plan.chunks))
+    T.cuda.tile.apply(T.ptx["mul.rn.f32"], state.total, state.total, shift)
+    T.cuda.tile.apply(T.ptx["mul.rn.f32"], state.result, state.result, per_row(shift, plan.chunks))
 
 
 @jit
@@ -342,7 +384,7 @@ def locate(rows, heads, batches, plan: T.constexpr):
         block, pair = T.truncmod(cta, blocks), T.truncdiv(cta, blocks)
     if plan.causal:
         block = blocks - 1 - block
-    return block * plan.query_rows, T.truncmod(pair, heads), T.truncdiv(pair, heads)
+    return opaque(block * plan.query_rows), T.truncmod(pair, heads), T.truncdiv(pair, heads)
 
 
 @jit
@@ -429,6 +471,7 @@ def attention_rows(
     )
 
     first_row, head, batch = locate(rows, heads, batches, plan)
+    T.assume(0 <= first_row < rows)
     key_group = T.truncdiv(head, heads_per_key_head)
     q_head = start_of(batch, head, query_batch, query_head)
     k_head = start_of(batch, key_group, key_batch, key_head)
@@ -442,75 +485,115 @@ def attention_rows(
     seen, unmasked = keys, keys
     if plan.causal:
         seen, unmasked = min(keys, first_row + plan.query_rows), min(keys, first_row + 1)
-    tile_count = T.ceildiv(seen, tile_keys)
-    masked_count = tile_count - unmasked // tile_keys
+    tile_count = opaque(T.ceildiv(seen, tile_keys))
+    masked_count = opaque(tile_count - unmasked // tile_keys)
+    T.assume(1 <= tile_count <= MAX_LENGTH // tile_keys and 0 <= masked_count <= tile_count)
+
+    M, N, C = plan.row_blocks, plan.key_blocks, plan.chunks
+    state = State(
+        scores=T.alloc_local(
+            (2 if plan.overlap else 1, M, N, 2, 2, 1), "float32", layout="default"
+        ),
+        chances=T.alloc_local((M * N * 2,), "uint32", layout="default"),
+        result=T.alloc_local((M, C, 2, 2, 1), "float32", layout="default"),
+        depth=T.alloc_local((M, 2, 1), "float32", layout="default"),
+        total=T.alloc_local((M, 2, 1), "float32", layout="default"),
+        spare=T.alloc_local((2, M, 2, 1), "float32", layout="default"),
+        columns=T.alloc_local((N, 2), "int32", layout="default"),
+        limits=T.alloc_local((2 * M,), "int32", layout="default"),
+        q_words=T.alloc_local((plan.head_elems // 16, M * 4), "uint32", layout="default"),
+        k_words=T.alloc_local((plan.head_elems // 16, N * 2), "uint32", layout="default"),
+        v_words=T.alloc_local((step_keys // 16, C * 2), "uint32", layout="default"),
+    )
+    T.cuda.tile.apply(T.ptx["mov.f32"], state.depth, FIRST_DEPTH)
+    T.cuda.tile.apply(T.ptx["mov.f32"], state.total, 0.0)
+    T.cuda.tile.apply(T.ptx["mov.f32"], state.result, 0.0)
+    for n in T.unroll(N):
+        state.columns[n, 0] = n * 8
+        state.columns[n, 1] = n * 8 + 1
 
     last = tile_count - 1
     stage = tiles.sub[last % 2]
     fetch_clamped(query_tile, Q, q_head, first_row, rows - 1, plan.query_pitch, plan)
     fetch_clamped(stage.sub[0], K, k_head, last * tile_keys, keys - 1, plan.key_pitch, plan)
+    if plan.overlap:
+        T.ptx["cp.async.commit_group"]()
     fetch_clamped(stage.sub[1], V, v_head, last * tile_keys, keys - 1, plan.value_pitch, plan)
     T.ptx["cp.async.commit_group"]()
-
-    M, N, C = plan.row_blocks, plan.key_blocks, plan.chunks
-    depth = T.alloc_local((M, 2, 1), "float32", layout="default")
-    total = T.alloc_local((M, 2, 1), "float32", layout="default")
-    spare = T.alloc_local((2, M, 2, 1), "float32", layout="default")
-    limits = T.alloc_local((2 * M,), "int32", layout="default")
-    columns = T.alloc_local((N, 2), "int32", layout="default")
-    scores = T.alloc_local((M, N, 2, 2, 1), "float32", layout="default")
-    chances = T.alloc_local((M * N * 2,), "uint32", layout="default")
-    result = T.alloc_local((M, C, 2, 2, 1), "float32", layout="default")
-    a_words = T.alloc_local((plan.head_elems // 16, M * 4), "uint32", layout="default")
-    k_words = T.alloc_local((plan.head_elems // 16, N * 2), "uint32", layout="default")
-    v_words = T.alloc_local((step_keys // 16, C * 2), "uint32", layout="default")
-    T.cuda.tile.apply(T.ptx["mov.f32"], depth, FIRST_DEPTH)
-    T.cuda.tile.apply(T.ptx["mov.f32"], total, 0.0)
-    T.cuda.tile.apply(T.ptx["mov.f32"], result, 0.0)
-    for n in T.unroll(N):
-        columns[n, 0] = n * 8
-        columns[n, 1] = n * 8 + 1
-
     if plan.keep_queries:
-        T.ptx["cp.async.wait_group"](0)
-        T.cuda.cta_sync()
+        arrived(int(plan.overlap))
         for k in T.unroll(plan.head_elems // 16):
-            load_queries(fragment(a_words.sub[k, :], "A", M, 1), query_tile, warp, k, plan)
+            load_queries(state.q_words, query_tile, warp, k, plan)
 
     k_index = own_index(k_head, (last - 1) * tile_keys, plan.key_pitch, plan)
     v_index = own_index(v_head, (last - 1) * tile_keys, plan.value_pitch, plan)
-    for masked in (True, False):
-        begin, end = (0, masked_count) if masked else (masked_count, tile_count)
-        for i in range(begin, end):
-            tile = last - i
-            T.ptx["cp.async.wait_group"](0)
-            T.cuda.cta_sync()
-            if tile > 0:
-                stage = tiles.sub[1 - tile % 2]
-                fetch(stage.sub[0], K, k_index, plan.key_pitch, plan)
-                fetch(stage.sub[1], V, v_index, plan.value_pitch, plan)
-                k_index -= tile_keys * plan.key_pitch
-                v_index -= tile_keys * plan.value_pitch
-            T.ptx["cp.async.commit_group"]()
+    k_step, v_step = tile_keys * plan.key_pitch, tile_keys * plan.value_pitch
+    if plan.overlap:
+        # Keys are fetched one tile before values: their turn comes at the last step of a tile.
+        if last > 0:
+            fetch(tiles.sub[1 - last % 2, 0], K, k_index, plan.key_pitch, plan)
+            k_index -= k_step
+        T.ptx["cp.async.commit_group"]()
+        arrived(2)
+        scores_of(state, 0, query_tile, warp, stage.sub[0], 0, plan)
+        for masked in (True, False):
+            begin, end = (0, min(masked_count, last)) if masked else (masked_count, last)
+            for i in range(begin, end):
+                tile = last - i
+                stage, other = tiles.sub[tile % 2], tiles.sub[1 - tile % 2]
+                arrived(1)
+                fetch(other.sub[1], V, v_index, plan.value_pitch, plan)
+                v_index -= v_step
+                T.ptx["cp.async.commit_group"]()
+                for s in T.unroll(plan.steps):
+                    if s + 1 < plan.steps:
+                        scores_of(state, (s + 1) % 2, query_tile, warp, stage.sub[0], s + 1, plan)
+                    else:
+                        arrived(1)
+                        if tile > 1:
+                            fetch(stage.sub[0], K, k_index, plan.key_pitch, plan)
+                            k_index -= k_step
+                        T.ptx["cp.async.commit_group"]()
+                        scores_of(state, 0, query_tile, warp, other.sub[0], 0, plan)
+                    if masked:
+                        mask(state, s % 2, row, tile * tile_keys + s * step_keys, keys, plan)
+                    take_in(state, s % 2, stage.sub[1], s, scale_log2, plan)
+        arrived(0)
+        stage = tiles.sub[0]
+        for s in T.unroll(plan.steps):
+            if s + 1 < plan.steps:
+                scores_of(state, (s + 1) % 2, query_tile, warp, stage.sub[0], s + 1, plan)
+            mask(state, s % 2, row, s * step_keys, keys, plan)
+            take_in(state, s % 2, stage.sub[1], s, scale_log2, plan)
+    else:
+        for masked in (True, False):
+            begin, end = (0, masked_count) if masked else (masked_count, tile_count)
+            for i in range(begin, end):
+                tile = last - i
+                stage, other = tiles.sub[tile % 2], tiles.sub[1 - tile % 2]
+                arrived(0)
+                if tile > 0:
+                    fetch(other.sub[0], K, k_index, plan.key_pitch, plan)
+                    fetch(other.sub[1], V, v_index, plan.value_pitch, plan)
+                    k_index -= k_step
+                    v_index -= v_step
+                T.ptx["cp.async.commit_group"]()
+                for s in T.unroll(plan.steps):
+                    scores_of(state, 0, query_tile, warp, stage.sub[0], s, plan)
+                    if masked:
+                        mask(state, 0, row, tile * tile_keys + s * step_keys, keys, plan)
+                    take_in(state, 0, stage.sub[1], s, scale_log2, plan)
 
-            stage = tiles.sub[tile % 2]
-            for s in T.unroll(tile_keys // step_keys):
-                step = stage.sub[:, :, s * step_keys : s * step_keys + step_keys, :]
-                scores_of(scores, query_tile, warp, step.sub[0], a_words, k_words, dtype, plan)
-                if masked:
-                    key = tile * tile_keys + s * step_keys
-                    mask(scores, columns, limits, row, key, keys, plan)
-                softmax_step(scores, result, depth, total, spare, scale_log2, plan)
-                narrow(scores, chances, dtype)
-                add_values(result, chances, step.sub[1], v_words, dtype, plan)
-
-    store_rows(Out, out_head, query_tile, result, total, row, rows, plan)
+    store_rows(Out, out_head, query_tile, state.result, state.total, row, rows, plan)
 
 
 # --- the host side
 
 TILE_KEYS = {64: 64, 128: 32}
-"""Keys of a tile by the elements of a head: what leaves every register of a warp in place."""
+"""Keys of a tile and of a step by the elements of a head: the most for which no register spills."""
+
+SLACK_LOG2 = 8.0
+"""Probabilities up to 256 lose nothing in either dtype, and few steps rescale the results."""
 
 
 @cache
@@ -524,13 +607,11 @@ def plan_attention(
 ) -> AttentionPlan:
     """The plan for heads of ``head_elems``; pitches in vectors."""
     pitches = (query_pitch, key_pitch, value_pitch, result_pitch)
+    tile_keys = TILE_KEYS[head_elems]
     return AttentionPlan(
-        head_elems,
-        causal,
-        *pitches,
-        tile_keys=TILE_KEYS[head_elems],
-        step_keys=TILE_KEYS[head_elems],
-    )
+        head_elems, causal, *pitches, tile_keys=tile_keys, step_keys=tile_keys,
+        slack_log2=SLACK_LOG2,
+    )  # fmt: skip
 
 
 def attention(q, k, v, *, causal=False, scale=None, out=None):

@@ -17,7 +17,7 @@ Not here: wgmma and TMA; splitting K over CTAs; what the tile shapes cost (``ben
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache
 
 from tilejit import T, jit
 from tilejit.kernels import rows
@@ -112,7 +112,9 @@ def copy_slice(
     across = width // elems
     at_once = plan.threads // across
     passes = height // at_once
-    T.static_assert(passes * at_once * across * elems == height * width, "threads share a slice evenly")
+    T.static_assert(
+        passes * at_once * across * elems == height * width, "threads share a slice evenly"
+    )
     begin, end = part[0] * passes // part[1], (part[0] + 1) * passes // part[1]
     thread = T.cuda.thread_idx("x")
     row, vector = thread // across, first_vector + thread % across
@@ -310,6 +312,24 @@ def store_result(C, staged, first_row, first_vector, plan: T.constexpr):
                     )
 
 
+@jit
+def finish(
+    C, arena, sums, bias, activation, first_row, first_column, warp_m, warp_n, plan: T.constexpr
+):
+    """From the warps' sums to C: bias, activation, and full rows of the tile by way of shared memory."""
+    if bias is not None:
+        own_column = warp_n * (16 * plan.warp_columns) + T.cuda.lane_id() % 4 * 2
+        add_bias(sums, bias, first_column + own_column, plan)
+    if activation is not None:
+        T.cuda.tile.ewise(activation, sums, sums)
+    staged = arena.sub[0 : plan.tile_m * plan.result_pitch]
+    staged = staged.view(plan.tile_m, plan.result_pitch).sub[:, 0 : plan.tile_n]
+    T.cuda.cta_sync()  # the last slices have been read
+    stage_result(staged, sums, warp_m, warp_n, plan)
+    T.cuda.cta_sync()
+    store_result(C, staged, first_row, first_column // C.shape[2], plan)
+
+
 # --- the kernel
 
 
@@ -322,7 +342,7 @@ def tile_of_cta(tiles_m, tiles_n, plan: T.constexpr):
     height = min(tiles_m - first, plan.group_m)
     inside = T.truncmod(cta, group)
     row, column = opaque(first + T.truncmod(inside, height)), opaque(T.truncdiv(inside, height))
-    T.assume(0 <= row and 0 <= column and column < tiles_n)
+    T.assume(row >= 0 and column >= 0 and column < tiles_n)
     return row, column
 
 
@@ -331,6 +351,16 @@ def opaque(x):
     """``x``, an int32, as a number of which the checker knows what is assumed below and no more: how
     the order of tiles comes about would only lead its proofs astray."""
     return T.bitcast(T.bitcast(x, "float32"), "int32")
+
+
+@jit
+def ring(part, shape: T.constexpr, plan: T.constexpr):
+    """The stages of an operand in its part of the shared memory, swizzled."""
+    return part.view(
+        plan.stages,
+        *shape,
+        layout=T.cuda.mma_shared_layout((plan.stages, *shape), part.dtype),
+    )
 
 
 @jit
@@ -360,17 +390,9 @@ def matmul_tiles(
         )
     )
     arena = T.alloc_shared((plan.shared_elems,), A.dtype, layout="default", align=1024)
-    a_stages = arena.sub[0 : plan.a_elems].view(
-        plan.stages, *plan.a_shape,
-        layout=T.cuda.mma_shared_layout((plan.stages, *plan.a_shape), A.dtype),
-    )  # fmt: skip
-    b_stages = arena.sub[plan.a_elems : plan.a_elems + plan.b_elems].view(
-        plan.stages, *plan.b_shape,
-        layout=T.cuda.mma_shared_layout((plan.stages, *plan.b_shape), A.dtype),
-    )  # fmt: skip
-    tile_row, tile_column = tile_of_cta(
-        T.cast(T.ceildiv(M, plan.tile_m), "int32"), tiles_n, plan
-    )
+    a_stages = ring(arena.sub[0 : plan.a_elems], plan.a_shape, plan)
+    b_stages = ring(arena.sub[plan.a_elems : plan.a_elems + plan.b_elems], plan.b_shape, plan)
+    tile_row, tile_column = tile_of_cta(T.cast(T.ceildiv(M, plan.tile_m), "int32"), tiles_n, plan)
     first_row = T.cast(tile_row, "int64") * plan.tile_m
     first_column = tile_column * plan.tile_n
     if plan.whole_m:
@@ -379,10 +401,9 @@ def matmul_tiles(
     else:
         T.assume(first_row < M)
     if not plan.a_k_major:
-        T.assume(K <= A.shape[0])
+        T.assume(A.shape[0] >= K)
     warp = T.cuda.warp_id()
     warp_m, warp_n = warp // plan.warps_n, warp % plan.warps_n
-
     whole_k = K % plan.tile_k == 0
 
     def copy(t, live, part):
@@ -402,7 +423,9 @@ def matmul_tiles(
 
     rows_, columns = plan.warp_rows, plan.warp_columns
     a = T.alloc_local((2, rows_, 4, 8, 4), "uint32", layout=T.cuda.ldmatrix_layout(4, (2, rows_)))
-    b = T.alloc_local((2, columns, 4, 8, 4), "uint32", layout=T.cuda.ldmatrix_layout(4, (2, columns)))
+    b = T.alloc_local(
+        (2, columns, 4, 8, 4), "uint32", layout=T.cuda.ldmatrix_layout(4, (2, columns))
+    )
     sums = T.alloc_local((rows_, 2 * columns, 2, 2), "float32", layout="default")
     rows.fill(sums.view(sums.size, 1), 0.0)
     tile_sums = sums.view(
@@ -434,18 +457,7 @@ def matmul_tiles(
             if step < plan.copy_steps and k_tiles >= plan.stages:
                 copy(ahead, ahead < k_tiles, (step, plan.copy_steps))
             multiply(tile_sums, a.sub[step % 2, :, :, :, :], b.sub[step % 2, :, :, :, :], A.dtype)
-
-    if bias is not None:
-        lane = T.cuda.lane_id()
-        add_bias(sums, bias, first_column + warp_n * (16 * columns) + lane % 4 * 2, plan)
-    if activation is not None:
-        T.cuda.tile.ewise(activation, sums, sums)
-    staged = arena.sub[0 : plan.tile_m * plan.result_pitch]
-    staged = staged.view(plan.tile_m, plan.result_pitch).sub[:, 0 : plan.tile_n]
-    T.cuda.cta_sync()
-    stage_result(staged, sums, warp_m, warp_n, plan)
-    T.cuda.cta_sync()
-    store_result(C, staged, first_row, first_column // c_elems, plan)
+    finish(C, arena, sums, bias, activation, first_row, first_column, warp_m, warp_n, plan)
 
 
 # --- the host side
@@ -467,7 +479,7 @@ _SHAPES_OF_SHORT_VECTORS = (
 )
 """More copies for the same tile: each has a row to remember."""
 
-_SHAPES_OF_ELEMENTS = ((MatmulPlan(64, 64, 32, 2, 2, stages=2, min_blocks=2), 1.0),)
+_SHAPES_OF_ELEMENTS = ((MatmulPlan(64, 64, 32, 2, 2, stages=2, min_blocks=2), 0.1),)
 
 
 @dataclass(frozen=True)
@@ -482,7 +494,7 @@ RESERVED_BYTES = 1024
 """Of the SM's shared memory, for every CTA on it."""
 
 
-@lru_cache(maxsize=None)
+@cache
 def plan_matmul(
     m: int,
     n: int,
@@ -517,14 +529,12 @@ def _fitted(shape: MatmulPlan, k: int, device: Device) -> MatmulPlan | None:
     return None
 
 
-@lru_cache(maxsize=None)
+@cache
 def _device(index: int) -> Device:
     import torch
 
     found = torch.cuda.get_device_properties(index)
-    return Device(
-        found.multi_processor_count, found.shared_memory_per_block_optin + RESERVED_BYTES
-    )
+    return Device(found.multi_processor_count, found.shared_memory_per_block_optin + RESERVED_BYTES)
 
 
 _ACTIVATIONS = {"relu": relu, "gelu": gelu, "silu": silu}
