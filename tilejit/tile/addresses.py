@@ -54,20 +54,16 @@ class _Starts:
     index: tuple[nodes.Expr, ...] | None
 
     @staticmethod
-    def of(laid: Walk, providers: Providers | None) -> _Starts:
+    def of(call: TileCall, laid: Walk, providers: Providers | None) -> _Starts:
         if providers is None:
             dynamic = tuple(index[..., 0] for _, index in laid.dynamic)
             return _Starts(laid, laid.places[..., 0], dynamic, None)
-        group = laid.group
-        given = providers.elements[group.threads % group.per_cta % 32].reshape(-1, 1, 1)
+        threads = call.group.threads
+        given = providers.elements[threads % call.group.per_cta % 32]
+        rows = laid.rows(threads)
 
         def at(values: IntArray) -> IntArray:
-            full = (given.shape[0], *values.shape[1:])
-            return np.take_along_axis(
-                np.broadcast_to(values, full),
-                np.broadcast_to(given, (*full[:2], 1)),
-                axis=2,
-            )[..., 0]
+            return values[rows if values.shape[0] > 1 else 0, :, given]
 
         dynamic = tuple(at(index) for _, index in laid.dynamic)
         return _Starts(laid, at(laid.places), dynamic, providers.index)
@@ -103,7 +99,7 @@ def memory_operands(
     """Address of the atom's first element (or of each lane's) for every repeat, and the steps that
     bind the bases."""
     operand = laid.operand
-    starts = _Starts.of(laid, providers)
+    starts = _Starts.of(call, laid, providers)
     size = operand.dtype.bytes
     lets: list[Let] = []
     memories: list[Memory] = []
@@ -267,7 +263,11 @@ class _Terms:
         """Warp and lane axes with strides 32·s and s are tid·s: one multiplication."""
         group, prefix = self.laid.group, self.laid.prefix
         nothing = self._const(0), set[int]()
-        if group.scope not in ("cta", "cluster") or prefix < 2 or not _identity(group):
+        if (
+            group.scope not in ("cta", "cluster")
+            or prefix < len(group.axes)
+            or not _identity(group)
+        ):
             return nothing
         warp, lane = pieces[prefix - 2], pieces[prefix - 1]
         if len(lane) != 1 or len(warp) > 1 or lane[0].extent != 32:

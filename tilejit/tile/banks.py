@@ -128,7 +128,7 @@ def _access(call: TileCall) -> _Access | None:
 
 def _report(call: TileCall, access: _Access) -> BankReport:
     laid = access.laid
-    warps, lanes = _warps(laid.group)
+    warps, lanes = _warps(call.group)
     name = laid.operand.view.buffer.name
     count = warps.size * laid.repeats
     unknown = _unknown(call, laid)
@@ -179,9 +179,9 @@ def _worst_values(call: TileCall, access: _Access, lanes: IntArray) -> IntArray:
     laid = access.laid
     period = _period_elems(laid)
     mod, rem = call.context.congruence(laid.symbolic)
-    starts, present = _starts(access, lanes)
+    starts, present = _starts(call, access, lanes)
     if not isinstance(rem, int):
-        threads = laid.group.threads[np.maximum(lanes, 0)]
+        threads = call.group.threads[np.maximum(lanes, 0)]
         starts = starts + np.where(lanes >= 0, rem[threads], 0)[:, np.newaxis, : starts.shape[2]]
         rem = 0
     rows, inverse = _distinct(starts + rem, present, period)
@@ -204,12 +204,12 @@ def _period_elems(laid: Walk) -> int:
     return max(words, layout.period_elems) if isinstance(layout, ComposeLayout) else words
 
 
-def _starts(access: _Access, lanes: IntArray) -> tuple[IntArray, BoolArray]:
+def _starts(call: TileCall, access: _Access, lanes: IntArray) -> tuple[IntArray, BoolArray]:
     """Element that each lane's access starts at, before any swizzle, and whether the lane is there;
     by (warp, repeat, lane)."""
     memory = access.laid.memory
     lanes = lanes[:, : access.elements.size]
-    row = np.maximum(lanes, 0) if memory.shape[0] > 1 else np.zeros_like(lanes)
+    row = access.laid.rows(call.group.threads[np.maximum(lanes, 0)])
     repeat = np.arange(memory.shape[1])[:, np.newaxis]
     starts = memory[row[:, np.newaxis], repeat, access.elements]
     return starts, np.broadcast_to((lanes >= 0)[:, np.newaxis], starts.shape)

@@ -86,7 +86,8 @@ def shaped(
     if not origin(call, operand, report) or not bounds(call, operand, report):
         return None
     try:
-        laid = walk(operand, call.group, len(prefix), len(atom), call.evaluator)
+        group = call.group.leaders if collective else call.group
+        laid = walk(operand, group, len(prefix), len(atom), call.evaluator)
     except NotSeparable as error:
         report.error(
             "tile/symbolic-start",
@@ -319,7 +320,7 @@ def storage(call: TileCall, laid: Walk, report: Report) -> bool:
     bits = size.constant
     if bits is not None and _shape_is_stored(operand, bits):
         return True
-    least, greatest = _extremes(call, laid.places)
+    least, greatest = _extremes(call, laid)
     if not laid.period_multiple:
         greatest = greatest + _flip_reach(operand, bits)
     if bits is not None and laid.symbolic.exact and isinstance(least, int):
@@ -384,14 +385,17 @@ def _offset_text(value: int, side: str, size: Affine, operand: TensorOperand) ->
     return str(bits // operand.dtype.bits)
 
 
-def _extremes(call: TileCall, places: IntArray) -> tuple[Number, Number]:
+def _extremes(call: TileCall, laid: Walk) -> tuple[Number, Number]:
     """The least and the greatest position of each thread, as numbers of the cluster's threads."""
+    places = laid.places
     if places.shape[0] == 1:
         return int(places.min()), int(places.max())
+    threads = call.group.threads
+    rows = laid.rows(threads)
     least = np.zeros(call.context.threads.total, dtype=np.int64)
     greatest = np.zeros_like(least)
-    least[call.group.threads] = places.min(axis=(1, 2))
-    greatest[call.group.threads] = places.max(axis=(1, 2))
+    least[threads] = places.min(axis=(1, 2))[rows]
+    greatest[threads] = places.max(axis=(1, 2))[rows]
     return least, greatest
 
 
@@ -511,7 +515,7 @@ def aligned(
         starts = starts + index[..., :1] * part_rem
     if mod % required_bytes == 0:
         if not isinstance(rem, int):
-            rem = rem[call.group.threads].reshape(-1, 1, 1)
+            rem = rem[laid.group.threads].reshape(-1, 1, 1)
         wrong = (starts + rem) % required_bytes != 0
         if not wrong.any():
             return True

@@ -72,7 +72,7 @@ class Facts:
     sites: dict[int, Site] = field(default_factory=dict)
 
     def evaluator(self, site: Site) -> Evaluator:
-        return Evaluator(site.context, site.env, self.derived, self.hardware)
+        return Evaluator(site.context, site.env, self.derived, self.hardware, known={})
 
 
 @dataclass(slots=True)

@@ -115,8 +115,8 @@ def fragment_registers(laid: Walk, fragment: Fragment) -> list[Registers]:
 def _held(call: TileCall, laid: Walk, fragment: Fragment, report: Report) -> bool:
     if not ownership.slots_static(call, laid, report):
         return False
-    tid = (call.group.threads % call.group.per_cta).reshape(-1, 1, 1)
-    holders = tid // LANES * LANES + fragment.lanes
+    first = (laid.group.threads % laid.group.per_cta).reshape(-1, 1, 1)
+    holders = first + fragment.lanes
     return (
         ownership.owners_match(call, laid, holders, report, fragment.described())
         and ownership.ctas_match(call, laid, report)

@@ -10,7 +10,7 @@ Source: contract "execution groups". Not here: facts, regions.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -58,6 +58,24 @@ class Group:
     ids: IntArray
     elected: bool
     per_cta: int
+    _leaders: list[Group] = field(default_factory=list)
+
+    @property
+    def leaders(self) -> Group:
+        """Lane 0 of every warp, for what all lanes of a warp have in common. Warps are whole."""
+        if not self._leaders:
+            first = self.threads % self.per_cta % 32 == 0
+            self._leaders.append(
+                replace(
+                    self,
+                    threads=self.threads[first],
+                    coords=self.coords[first],
+                    values=self.values[first],
+                    ids=self.ids[first],
+                    _leaders=[],
+                )
+            )
+        return self._leaders[0]
 
     @property
     def shape(self) -> tuple[int, ...]:

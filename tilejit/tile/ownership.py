@@ -56,8 +56,8 @@ def slots_static(call: TileCall, laid: Walk, report: Report) -> bool:
             report.error(
                 f"{call.family}/slot-per-thread",
                 f"{operand.name}: the register slot differs between threads: "
-                f"{call.group.describe(0)} uses slot {int(slots[0, r, k])}, "
-                f"{call.group.describe(a)} slot {int(slots[a, r, k])}",
+                f"{laid.group.describe(0)} uses slot {int(slots[0, r, k])}, "
+                f"{laid.group.describe(a)} slot {int(slots[a, r, k])}",
                 span=operand.span,
                 where=laid.coordinate(r, k),
                 declared=operand.declared(),
@@ -162,7 +162,7 @@ def ctas_match(call: TileCall, laid: Walk, report: Report) -> bool:
     if call.scope != "cluster" and not laid.owners.keys() & set(CTA_AXES):
         return True
     cluster = tuple(call.launch.cluster or ()) + (1,) * (3 - len(call.launch.cluster or ()))
-    inner = (call.group.threads // call.group.per_cta).reshape(-1, 1, 1)
+    inner = (laid.group.threads // laid.group.per_cta).reshape(-1, 1, 1)
     for axis, extent in zip(CTA_AXES, cluster):
         expected = inner % extent
         inner = inner // extent

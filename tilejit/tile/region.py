@@ -154,6 +154,7 @@ class Findings:
 
     owned: bool = False
     distinct: bool = False
+    physical: IntArray | None = None
     registers: list[Registers] | None = None
     fragments: dict[object, list[Registers]] = field(default_factory=dict)
     """By ``tile.fragments.Fragment``: the registers of every repeat, once its map was proved."""
@@ -163,6 +164,8 @@ class Findings:
 class Walk:
     """Positions of one operand over (active thread, repeat, atom element).
 
+    ``group``: the threads along the first axis; one per warp in a warp collective, whose lanes the
+    atom holds.
     ``memory``: elements, before any swizzle, without ``symbolic``; shape (A or 1, R, K), the first
     axis 1 when no thread differs. ``owners``: the same for every thread axis of the layout.
     ``symbolic``: the part with unknowns (elements, constant 0), one for the whole walk.
@@ -205,9 +208,18 @@ class Walk:
     def physical(self) -> IntArray:
         """``memory`` with the swizzle applied; right where ``period_multiple``."""
         layout = self.operand.layout
-        if isinstance(layout, ComposeLayout):
-            return layout.swizzle(self.memory)
-        return self.memory
+        if not isinstance(layout, ComposeLayout):
+            return self.memory
+        if self.findings.physical is None:
+            self.findings.physical = layout.swizzle(self.memory)
+        return self.findings.physical
+
+    def rows(self, threads: IntArray) -> IntArray:
+        """Where along the first axis of the walk's arrays active threads of the call are."""
+        if self.memory.shape[0] == 1:
+            return np.zeros_like(threads)
+        found = np.searchsorted(self.group.threads, threads, side="right") - 1
+        return found
 
     @property
     def places(self) -> IntArray:

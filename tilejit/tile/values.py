@@ -101,12 +101,22 @@ class Evaluator:
     derived: Derived
     hardware: dict[str, Affine]
     wraps: bool = True
+    known: dict[int, tuple[nodes.Expr, Value]] | None = None
+    """Values by identity of expressions, where the program point stays the same: addresses are built
+    of the same parts again and again."""
 
     # --- entry points
 
     def value(self, expr: nodes.Expr) -> Value:
         rule = _RULES.get(type(expr))
-        return rule(self, expr) if rule is not None else Opaque(GRID)
+        if rule is None:
+            return Opaque(GRID)
+        if self.known is None:
+            return rule(self, expr)
+        found = self.known.get(id(expr))
+        if found is None:
+            found = self.known[id(expr)] = (expr, rule(self, expr))
+        return found[1]
 
     def _var(self, expr: nodes.Var) -> Value:
         found = self.env.get(expr.name)
