@@ -217,7 +217,8 @@ def test_tiles_at_their_ends(device: str, keys: int, overlap: bool) -> None:
 @pytest.mark.parametrize("head_elems", [64, 128])
 def test_registers_do_not_spill(head_elems: int, causal: bool, target: str) -> None:
     flat = torch.empty(1 << 16, dtype=torch.bfloat16)
-    plan = plan_attention(head_elems, causal, *[head_elems // 8] * 4)
+    major = int(target.removeprefix("sm_").rstrip("a")) // 10
+    plan = plan_attention(head_elems, causal, *[head_elems // 8] * 4, major)
     sizes = (2, 2, 1, 128, 128, *[64] * 8, 1.0)
     stats = attention_mma.attention_rows.compile(
         flat, flat, flat, flat, *sizes, plan, target=target

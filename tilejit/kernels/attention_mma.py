@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from functools import cache
 
 from tilejit import T, jit
-from tilejit.kernels.matmul_mma import opaque
 from tilejit.lib import reduce
 
 LOG2_E = math.log2(math.e)
@@ -384,7 +383,7 @@ def locate(rows, heads, batches, plan: T.constexpr):
         block, pair = T.truncmod(cta, blocks), T.truncdiv(cta, blocks)
     if plan.causal:
         block = blocks - 1 - block
-    return opaque(block * plan.query_rows), T.truncmod(pair, heads), T.truncdiv(pair, heads)
+    return block * plan.query_rows, T.truncmod(pair, heads), T.truncdiv(pair, heads)
 
 
 @jit
@@ -485,8 +484,8 @@ def attention_rows(
     seen, unmasked = keys, keys
     if plan.causal:
         seen, unmasked = min(keys, first_row + plan.query_rows), min(keys, first_row + 1)
-    tile_count = opaque(T.ceildiv(seen, tile_keys))
-    masked_count = opaque(tile_count - unmasked // tile_keys)
+    tile_count = T.ceildiv(seen, tile_keys)
+    masked_count = tile_count - unmasked // tile_keys
     T.assume(1 <= tile_count <= MAX_LENGTH // tile_keys and 0 <= masked_count <= tile_count)
 
     M, N, C = plan.row_blocks, plan.key_blocks, plan.chunks
@@ -589,8 +588,11 @@ def attention_rows(
 
 # --- the host side
 
-TILE_KEYS = {64: 64, 128: 32}
+TILE_KEYS = {64: 64, 128: 48}
 """Keys of a tile and of a step by the elements of a head: the most for which no register spills."""
+
+TILE_KEYS_BEFORE_SM_90 = {64: 64, 128: 32}
+"""The same where the assembler needs more registers."""
 
 SLACK_LOG2 = 8.0
 """Probabilities up to 256 lose nothing in either dtype, and few steps rescale the results."""
@@ -604,13 +606,15 @@ def plan_attention(
     key_pitch: int,
     value_pitch: int,
     result_pitch: int,
+    major: int = 9,
 ) -> AttentionPlan:
-    """The plan for heads of ``head_elems``; pitches in vectors."""
+    """The plan for heads of ``head_elems``; pitches in vectors. ``major``: of the GPU's compute
+    capability."""
     pitches = (query_pitch, key_pitch, value_pitch, result_pitch)
-    tile_keys = TILE_KEYS[head_elems]
+    tile_keys = (TILE_KEYS if major >= 9 else TILE_KEYS_BEFORE_SM_90)[head_elems]
     return AttentionPlan(
         head_elems, causal, *pitches, tile_keys=tile_keys, step_keys=tile_keys,
-        slack_log2=SLACK_LOG2,
+        heads_first=causal, keep_queries=head_elems == 64, slack_log2=SLACK_LOG2,
     )  # fmt: skip
 
 
@@ -635,7 +639,8 @@ def attention(q, k, v, *, causal=False, scale=None, out=None):
         raise ValueError(f"scale is {scale}, expected a positive finite number")
     if out.numel():
         pitches = (_pitch(tensor, 2) for tensor in (q, k, v, out))
-        launch(q, k, v, out, scale, plan_attention(q.shape[3], bool(causal), *pitches))
+        major = torch.cuda.get_device_capability(q.device)[0] if q.is_cuda else 9
+        launch(q, k, v, out, scale, plan_attention(q.shape[3], bool(causal), *pitches, major))
     return out
 
 

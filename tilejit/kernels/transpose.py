@@ -26,9 +26,8 @@ class TilePlan:
     """See the module's text. Vectors, tile sides and threads are powers of two; a tile has a block for
     every thread, or several.
 
-    ``order_rows``: consecutive CTAs take this many tile rows before the next tile column.
-    ``diagonal``: a tile row starts at its own tile column, so that CTAs side by side write to
-    different columns of the result. ``load`` and ``store``: the opcodes up to their vector suffix.
+    ``order_rows``: consecutive CTAs take this many tile rows (all that are left, if fewer) before the
+    next tile column. ``load`` and ``store``: the opcodes up to their vector suffix.
     """
 
     elem_bytes: int
@@ -39,7 +38,6 @@ class TilePlan:
     threads: int = 256
     min_blocks: int = 1
     order_rows: int = 4
-    diagonal: bool = False
     load: str = rows.LOAD
     store: str = rows.STORE
 
@@ -79,10 +77,8 @@ class TilePlan:
         return block_column * step & min(self.bank_vectors, self.block_rows) - 1
 
     def grid(self, row_count, column_count):
-        """CTAs: whole groups of ``order_rows`` tile rows; tiles beyond the matrix do nothing."""
-        group_rows = self.tile_rows * self.order_rows
-        groups = T.ceildiv(row_count, group_rows)
-        return groups * self.order_rows * T.ceildiv(column_count, self.tile_columns)
+        """CTAs: one for every tile."""
+        return T.ceildiv(row_count, self.tile_rows) * T.ceildiv(column_count, self.tile_columns)
 
 
 # --- the kernel
@@ -120,14 +116,14 @@ def vector(flat, index, elems: T.constexpr):
 def tile_origin(row_count, column_count, plan: T.constexpr):
     """(first row, first column) of this CTA's tile."""
     cta = T.cast(T.cuda.block_idx("x"), "uint32")
+    tile_rows = T.cast(T.ceildiv(row_count, plan.tile_rows), "uint32")
     tile_columns = T.cast(T.ceildiv(column_count, plan.tile_columns), "uint32")
     group_tiles = plan.order_rows * tile_columns
     group = cta // group_tiles
+    first = group * plan.order_rows
+    height = min(tile_rows - first, T.uint32(plan.order_rows))
     inside = cta - group * group_tiles
-    tile_row = group * plan.order_rows + inside % plan.order_rows
-    tile_column = inside // plan.order_rows
-    if plan.diagonal:
-        tile_column = (tile_column + tile_row) % tile_columns
+    tile_row, tile_column = first + inside % height, inside // height
     return (
         T.cast(tile_row, "int64") * plan.tile_rows,
         T.cast(tile_column, "int64") * plan.tile_columns,
@@ -253,8 +249,8 @@ def transpose_tiles(
 
 
 _WHOLE = {
-    2: TilePlan(2, 8, 8, 128, 128, min_blocks=4),
-    4: TilePlan(4, 4, 4, 64, 64, min_blocks=6),
+    2: TilePlan(2, 8, 8, 128, 128, min_blocks=4, order_rows=128),
+    4: TilePlan(4, 4, 4, 64, 64, min_blocks=6, order_rows=256),
 }
 """By bytes of an element: the plans of 16-byte vectors both ways, 256 bytes of each row at a time."""
 

@@ -239,6 +239,46 @@ def _unit_ids(threads: Threads, level: int) -> IntArray:
     return thread if level == THREAD else np.zeros_like(thread)
 
 
+MAX_ATTEMPTS = 4000
+"""Sums of facts that one proof may try: some tenths of a second."""
+
+
+class _SearchEnded(Exception):
+    """A proof has tried as much as it may."""
+
+
+@dataclass(slots=True)
+class _Search:
+    """What one proof has tried. The same facts in another order mostly leave the same rest."""
+
+    tried: set[tuple[object, ...]] = field(default_factory=set)
+    attempts: int = 0
+
+    def deeper(self) -> _Search:
+        """The same search with one more fact: what fell short may be tried again."""
+        self.tried.clear()
+        return self
+
+    def fresh(self, attempt: tuple[object, ...]) -> bool:
+        """Whether ``attempt`` is new at this depth; counts it."""
+        if attempt in self.tried:
+            return False
+        self.attempts += 1
+        if self.attempts > MAX_ATTEMPTS:
+            raise _SearchEnded
+        self.tried.add(attempt)
+        return True
+
+
+def _without(value: Affine, coefficient: int, fact: Affine, other: int) -> Affine:
+    """What must be ≥ 0 for ``value`` to be, by ``fact`` ≥ 0, without the symbol that has these
+    coefficients of one sign in the two."""
+    shared = math.gcd(other, coefficient)
+    k, j = abs(other) // shared, abs(coefficient) // shared
+    # value ≥ 0 exactly when k·value ≥ -(k-1), on integers.
+    return value.scaled(k) + (k - 1) - fact.scaled(j)
+
+
 @dataclass(frozen=True, slots=True)
 class Known:
     """What a context knows of one symbol beyond its declaration."""
@@ -354,19 +394,21 @@ class Context:
     # --- proofs
 
     def prove_nonnegative(self, value: Affine, depth: int = 4) -> bool:
-        """True when ``value`` ≥ 0 for every thread of the mask follows from ranges and facts."""
+        """True when ``value`` ≥ 0 for every thread of the mask follows from ranges and at most
+        ``depth`` facts. Few facts are tried before many, and no more than ``MAX_ATTEMPTS`` sums."""
         if value.exact:
             return self.least(value.const) >= 0
+        search = _Search()
         try:
-            return self._prove(value, depth, frozenset(), set())
-        except OverflowError:
+            return any(
+                self._prove(value, facts, frozenset(), search.deeper())
+                for facts in range(depth + 1)
+            )
+        except (OverflowError, _SearchEnded):
             return False
 
-    def _prove(
-        self, value: Affine, depth: int, used: frozenset[int], failed: set[tuple[object, ...]]
-    ) -> bool:
-        """``used``: the facts already subtracted. ``failed``: what was tried without success: the
-        same facts in another order mostly leave the same rest."""
+    def _prove(self, value: Affine, depth: int, used: frozenset[int], search: _Search) -> bool:
+        """``used``: the facts already subtracted."""
         value = self._with_slack(value)
         if self.least(self.bounds(value)[0]) >= 0:
             return True
@@ -379,17 +421,14 @@ class Context:
                 # value·k - fact·j eliminates the symbol when both coefficients have one sign.
                 if (other > 0) != (coefficient > 0) or number in used:
                     continue
-                shared = math.gcd(other, coefficient)
-                k, j = abs(other) // shared, abs(coefficient) // shared
-                # value ≥ 0 exactly when k·value ≥ -(k-1), on integers.
-                rest = value.scaled(k) + (k - 1) - fact.scaled(j)
                 now = used | {number}
-                attempt = (now, rest.key())
-                if attempt in failed:
-                    continue
-                if self._prove(rest, depth - 1, now, failed):
-                    return True
-                failed.add(attempt)
+                try:
+                    rest = _without(value, coefficient, fact, other)
+                    fresh = search.fresh((now, rest.key()))
+                    if fresh and self._prove(rest, depth - 1, now, search):
+                        return True
+                except OverflowError:
+                    continue  # of another fact the numbers may be smaller
         return False
 
     def _about(self, symbol: Symbol) -> list[tuple[int, int, Affine]]:

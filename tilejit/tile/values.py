@@ -464,7 +464,7 @@ class Evaluator:
             low, high = min(a_low, b_low), min(a_high, b_high)
             for floor in (1, 0):
                 # Interval ends forget facts: both sides proved ≥ floor makes the minimum so.
-                if low < floor and all(context.prove_nonnegative(x - floor) for x in (a, b)):
+                if low < floor and all(context.prove_nonnegative(x - floor, 2) for x in (a, b)):
                     low = floor
             mod, rem = common_congruence([(context, a), (context, b)])
             symbol = Symbol(f"min({a}, {b})", low, max(low, high), mod=mod, rem=rem, level=level)
