@@ -263,7 +263,7 @@ def plan_tiles(elem_bytes: int, load_elems: int, store_elems: int) -> TilePlan:
         return _WHOLE[elem_bytes]
     # A block for every thread, and of short vectors no more than the registers hold.
     side = 128 if load_elems * store_elems >= 32 else 64
-    return TilePlan(elem_bytes, load_elems, store_elems, side, side, min_blocks=4)
+    return TilePlan(elem_bytes, load_elems, store_elems, side, side, min_blocks=2)
 
 
 _DTYPES = frozenset(

@@ -17,7 +17,7 @@ import numpy as np
 from tilejit.errors import Report
 from tilejit.ir import nodes
 from tilejit.layout import MEMORY_AXIS, ComposeLayout
-from tilejit.tile.affine import THREAD, Affine, IntArray, Number
+from tilejit.tile.affine import THREAD, Affine, Number
 from tilejit.tile.call import TileCall
 from tilejit.tile.groups import thread_level
 from tilejit.tile.region import NotSeparable, ScalarOperand, TensorOperand, Walk, dimensions, walk

@@ -218,8 +218,8 @@ class Walk:
         """Where along the first axis of the walk's arrays active threads of the call are."""
         if self.memory.shape[0] == 1:
             return np.zeros_like(threads)
-        found = np.searchsorted(self.group.threads, threads, side="right") - 1
-        return found
+        rows: IntArray = np.searchsorted(self.group.threads, threads, side="right") - 1
+        return rows
 
     @property
     def places(self) -> IntArray:
