@@ -591,8 +591,8 @@ def attention_rows(
 TILE_KEYS = {64: 64, 128: 48}
 """Keys of a tile and of a step by the elements of a head: the most for which no register spills."""
 
-TILE_KEYS_BEFORE_SM_90 = {64: 64, 128: 32}
-"""The same where the assembler needs more registers."""
+FEWER_KEYS = {64: 64, 128: 32}
+"""The same where the assembler needs more registers: before sm_90, and for rows that are one row."""
 
 SLACK_LOG2 = 8.0
 """Probabilities up to 256 lose nothing in either dtype, and few steps rescale the results."""
@@ -611,7 +611,7 @@ def plan_attention(
     """The plan for heads of ``head_elems``; pitches in vectors. ``major``: of the GPU's compute
     capability."""
     pitches = (query_pitch, key_pitch, value_pitch, result_pitch)
-    tile_keys = (TILE_KEYS if major >= 9 else TILE_KEYS_BEFORE_SM_90)[head_elems]
+    tile_keys = (TILE_KEYS if major >= 9 and all(pitches) else FEWER_KEYS)[head_elems]
     return AttentionPlan(
         head_elems, causal, *pitches, tile_keys=tile_keys, step_keys=tile_keys,
         heads_first=causal, keep_queries=head_elems == 64, slack_log2=SLACK_LOG2,
@@ -638,7 +638,7 @@ def attention(q, k, v, *, causal=False, scale=None, out=None):
     if not (scale > 0 and math.isfinite(scale)):
         raise ValueError(f"scale is {scale}, expected a positive finite number")
     if out.numel():
-        pitches = (_pitch(tensor, 2) for tensor in (q, k, v, out))
+        pitches = (_row_pitch(tensor) for tensor in (q, k, v, out))
         major = torch.cuda.get_device_capability(q.device)[0] if q.is_cuda else 9
         launch(q, k, v, out, scale, plan_attention(q.shape[3], bool(causal), *pitches, major))
     return out
@@ -658,6 +658,11 @@ def launch(q, k, v, out, scale, plan) -> None:
 def _pitch(tensor, dimension: int) -> int:
     """Vectors from one index of a dimension to the next; 0 where there is one index only."""
     return tensor.stride(dimension) // VECTOR_ELEMS if tensor.shape[dimension] > 1 else 0
+
+
+def _row_pitch(tensor) -> int:
+    """Vectors from one row to the next. One row alone says nothing: it shares others' variant."""
+    return _pitch(tensor, 2) if tensor.shape[2] > 1 else tensor.shape[3] // VECTOR_ELEMS
 
 
 def _span_elems(tensor) -> int:
