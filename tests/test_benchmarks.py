@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 
 from benchmarks import bench_attention, bench_compile, bench_matmul, harness, run, summary
 from tilejit.kernels import rows, softmax
+from tilejit.runtime.variant import Variant
 
 ENVIRONMENT = {"gpu": "G", "date": "D", "driver": "1", "torch": "2", "triton": "3"}
 
@@ -117,12 +119,9 @@ def test_sustained_measures_each_alone_forwards_then_backwards(
     assert calls.count("a") == calls.count("b") >= 2 * 80
 
 
-def test_front_half_of_a_fresh_copy() -> None:
-    copy = bench_compile.unused_copy("tilejit.kernels.softmax")
-    assert harness.kernels_of(copy) == {}
-    copy.softmax(torch.randn(4, 64).bfloat16())
-    (kernel,) = harness.kernels_of(copy).values()
-    row = bench_compile.front_half(kernel.latest)
+@pytest.mark.parametrize("make", [bench_compile.softmax_variant, bench_compile.matmul_variant])
+def test_front_half(make: Callable[[], Variant]) -> None:
+    row = bench_compile.front_half(make())
     assert row["ms"] > 0 and all(row[f"{s}_ms"] > 0 for s in bench_compile.STEPS)
 
 
