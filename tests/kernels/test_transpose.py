@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from tilejit.kernels import transpose as module
+from tilejit.kernels.operands import facts_of
 from tilejit.kernels.transpose import TilePlan, plan_tiles, transpose, transpose_tiles
-from tilejit.sim.shared_memory import SharedMemory
 
 BITS = {2: torch.int16, 4: torch.int32}
 DTYPES = (
@@ -101,7 +99,8 @@ def test_vectors_of_every_length(
 
 
 def plan_used(x: torch.Tensor, out: torch.Tensor) -> TilePlan:
-    return plan_tiles(x.element_size(), module._vector_elems(x), module._vector_elems(out))
+    vectors = (module._vector_elems(facts_of("it", tensor)) for tensor in (x, out))
+    return plan_tiles(x.element_size(), *vectors)
 
 
 @pytest.mark.parametrize("elem_bytes", [2, 4])
@@ -189,61 +188,22 @@ def test_no_register_spills(elem_bytes: int, load_elems: int, store_elems: int) 
 # --- banks of shared memory
 
 
-@pytest.fixture
-def shared_accesses(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, np.ndarray]]]:
-    """(bytes, addresses of all threads) of every shared access of the simulated launches."""
-    seen: list[tuple[int, np.ndarray]] = []
-    load, store = SharedMemory.load, SharedMemory.store
-
-    def watched_load(self: Any, addresses: Any, nbytes: int, *rest: Any) -> Any:
-        seen.append((nbytes, np.array(addresses)))
-        return load(self, addresses, nbytes, *rest)
-
-    def watched_store(self: Any, addresses: Any, values: Any, *rest: Any) -> None:
-        seen.append((values.shape[1], np.array(addresses)))
-        store(self, addresses, values, *rest)
-
-    monkeypatch.setattr(SharedMemory, "load", watched_load)
-    monkeypatch.setattr(SharedMemory, "store", watched_store)
-    yield seen
-
-
-def most_wavefronts(nbytes: int, addresses: np.ndarray) -> int:
-    """How often the busiest bank is asked in one phase: a quarter of a warp for 16 bytes per lane, half
-    of one for 8, a warp for less. Lanes that want the same word share it."""
-    lanes = 128 // max(4, nbytes)
-    worst = 0
-    for phase in addresses.reshape(-1, lanes):
-        words = np.unique((phase[:, None] + np.arange(0, max(4, nbytes), 4)) // 4)
-        worst = max(worst, int(np.bincount(words % 32).max()))
-    return worst
+def conflict_degrees(plan: TilePlan) -> set[int | None]:
+    """Of all accesses of a CTA with a whole tile; None: not known."""
+    m, n = plan.tile_rows, plan.tile_columns
+    x = torch.empty(m * n, dtype=BITS[plan.elem_bytes])
+    sizes = (m, n, n // plan.load_elems, m // plan.store_elems)
+    return {b.conflict_degree for b in transpose_tiles.check(x, x.clone(), *sizes, plan).banks}
 
 
 @pytest.mark.parametrize(("elem_bytes", "load_elems", "store_elems"), VECTORS)
 def test_no_bank_is_asked_twice_in_a_phase(
-    shared_accesses: list[tuple[int, np.ndarray]],
-    elem_bytes: int,
-    load_elems: int,
-    store_elems: int,
+    elem_bytes: int, load_elems: int, store_elems: int
 ) -> None:
-    plan = plan_tiles(elem_bytes, load_elems, store_elems)
-    x = random_bits((plan.tile_rows, plan.tile_columns), BITS[elem_bytes], "cpu")
-    out = torch.zeros(x.t().shape, dtype=x.dtype)
-    sizes = (*x.shape, x.shape[1] // load_elems, x.shape[0] // store_elems)
-    transpose_tiles(x.view(-1), out.view(-1), *sizes, plan)
-    assert same(out, x)
-    wavefronts = max(most_wavefronts(*access) for access in shared_accesses)
-    assert wavefronts == 1
+    assert conflict_degrees(plan_tiles(elem_bytes, load_elems, store_elems)) == {1}
 
 
-def test_the_count_of_wavefronts_sees_a_conflict(
-    shared_accesses: list[tuple[int, np.ndarray]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without the swizzle the same plan collides."""
+def test_it_is_the_swizzle_that_avoids_conflicts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TilePlan, "swizzle", lambda plan, block_column: 0)
-    plan = replace(plan_tiles(4, 4, 4), order_rows=5)  # a plan that no other test has compiled
-    x = random_bits((64, 64), torch.int32, "cpu")
-    out = torch.zeros_like(x)
-    transpose_tiles(x.view(-1), out.view(-1), 64, 64, 16, 16, plan)
-    assert same(out, x)
-    assert max(most_wavefronts(*access) for access in shared_accesses) == 8
+    plan = replace(plan_tiles(4, 4, 4), order_rows=5)  # a plan that no other test has checked
+    assert max(conflict_degrees(plan), key=lambda d: d or 0) == 8

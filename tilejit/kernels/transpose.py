@@ -12,10 +12,11 @@ Not here: permutations of more dimensions; what the tile shapes cost (``benchmar
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
 from tilejit import T, jit
-from tilejit.kernels import rows
+from tilejit.kernels import operands, rows
+from tilejit.kernels.operands import Facts, facts_of
 
 BANKS_BYTES = 128
 """What shared memory moves at once, one word of each of its 32 banks."""
@@ -261,9 +262,12 @@ def plan_tiles(elem_bytes: int, load_elems: int, store_elems: int) -> TilePlan:
     result's."""
     if load_elems == store_elems == 16 // elem_bytes:
         return _WHOLE[elem_bytes]
-    # A block for every thread, and of short vectors no more than the registers hold.
+    # Short vectors want many warps, each with few of them in registers.
     side = 128 if load_elems * store_elems >= 32 else 64
-    return TilePlan(elem_bytes, load_elems, store_elems, side, side, min_blocks=2)
+    threads = min(512, side * side // (load_elems * store_elems))
+    return TilePlan(
+        elem_bytes, load_elems, store_elems, side, side, threads, min_blocks=2, order_rows=256
+    )
 
 
 _DTYPES = frozenset(
@@ -272,33 +276,31 @@ _DTYPES = frozenset(
 )
 
 
-def _vector_elems(matrix) -> int:
+def _vector_elems(matrix: Facts) -> int:
     """The longest vector, up to 16 bytes, of which the address, the row and the pitch are multiples."""
-    elem_bytes = matrix.element_size()
+    elem_bytes = matrix.dtype.itemsize
     row_count, row_elems = matrix.shape
-    together = 16 | matrix.data_ptr() | row_elems * elem_bytes
+    together = 16 | matrix.address | row_elems * elem_bytes
     if row_count > 1:
-        together |= matrix.stride(0) * elem_bytes
+        together |= matrix.strides[0] * elem_bytes
     return (together & -together) // elem_bytes
 
 
-def _flat(matrix):
-    """The storage from the first to the last element, and the elements from row to row."""
+def _pitch_elems(matrix: Facts) -> int:
     row_count, row_elems = matrix.shape
-    pitch = matrix.stride(0) if row_count > 1 else row_elems
-    return matrix.as_strided(((row_count - 1) * pitch + row_elems,), (1,)), pitch
+    return matrix.strides[0] if row_count > 1 else row_elems
 
 
-def _check_source(source) -> None:
+def _check_source(source: Facts) -> None:
     """``ValueError`` for what is no matrix that the kernel can read."""
-    if source.ndim != 2:
+    if len(source.shape) != 2:
         raise ValueError(f"expected a matrix (M, N), got shape {tuple(source.shape)}")
     if str(source.dtype) not in _DTYPES:
         raise ValueError(f"expected elements of 16 or 32 bits, got {source.dtype}")
-    _check_rows(source)
+    _check_rows("the input", source)
 
 
-def _check_result(result, source) -> None:
+def _check_result(result: Facts, source: Facts) -> None:
     """``ValueError`` for what cannot hold the transpose of ``source``."""
     shape = (source.shape[1], source.shape[0])
     if result.dtype != source.dtype or result.shape != shape:
@@ -306,15 +308,48 @@ def _check_result(result, source) -> None:
             f"out is {result.dtype} of shape {tuple(result.shape)}, expected {source.dtype} of "
             f"shape {shape}"
         )
-    _check_rows(result)
-    if shape[0] > 1 and result.stride(0) < shape[1]:
-        raise ValueError(f"rows of out overlap: {shape[1]} elements, {result.stride(0)} apart")
-    rows.apart("the input", source, result)
+    _check_rows("out", result)
+    if shape[0] > 1 and result.strides[0] < shape[1]:
+        raise ValueError(f"rows of out overlap: {shape[1]} elements, {result.strides[0]} apart")
+    operands.same_device(x=source, out=result)
 
 
-def _check_rows(matrix) -> None:
-    if matrix.shape[1] > 1 and matrix.stride(1) != 1:
-        raise ValueError(f"the elements of a row lie {matrix.stride(1)} apart; call .contiguous()")
+def _check_rows(what: str, matrix: Facts) -> None:
+    if matrix.shape[1] > 1 and matrix.strides[1] != 1:
+        raise ValueError(
+            f"the elements of a row of {what} lie {matrix.strides[1]} apart; call .contiguous()"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """What calls with the same facts have in common. ``spans_*``: from the first to the last element of
+    the source and of the result; ``pitches``: of both, in the plan's vectors."""
+
+    spans_elems: tuple[int, int]
+    spans_bytes: tuple[int, int]
+    pitches: tuple[int, int]
+    plan: TilePlan
+
+
+@lru_cache(operands.REMEMBERED)
+def _prepared(source: Facts, result: Facts | None) -> _Call | None:
+    """The checked call; None for an empty matrix. Without a ``result``, for a new one."""
+    _check_source(source)
+    row_count, column_count = source.shape
+    if result is None:
+        shape, strides = (column_count, row_count), (row_count, 1)
+        result = source._replace(shape=shape, strides=strides, address=0)
+    _check_result(result, source)
+    if row_count == 0 or column_count == 0:
+        return None
+    plan = plan_tiles(source.dtype.itemsize, _vector_elems(source), _vector_elems(result))
+    return _Call(
+        (source.span_elems, result.span_elems),
+        (source.span_bytes, result.span_bytes),
+        (_pitch_elems(source) // plan.load_elems, _pitch_elems(result) // plan.store_elems),
+        plan,
+    )
 
 
 def transpose(x, out=None):
@@ -322,21 +357,20 @@ def transpose(x, out=None):
 
     The elements of a row lie side by side, rows may be further apart. ``out`` may not share memory
     with ``x``. Rows that are multiples of 16 bytes, in ``x`` and in ``out``, go fastest. Returns ``out``.
+    Compiled for the dtype, the vectors and the alignment of the addresses, not for any size or pitch.
     """
     import torch
 
-    _check_source(x)
+    call = _prepared(facts_of("x", x), None if out is None else facts_of("out", out))
     row_count, column_count = x.shape
     if out is None:
         out = torch.empty((column_count, row_count), dtype=x.dtype, device=x.device)
-    _check_result(out, x)
-    if row_count == 0 or column_count == 0:
-        return out
-    plan = plan_tiles(x.element_size(), _vector_elems(x), _vector_elems(out))
-    source, source_pitch = _flat(x)
-    result, result_pitch = _flat(out)
-    transpose_tiles(
-        source, result, row_count, column_count, source_pitch // plan.load_elems,
-        result_pitch // plan.store_elems, plan,
-    )  # fmt: skip
+    elif call is not None:
+        operands.result_apart(("the input",), (x,), out, call.spans_bytes)
+    if call is not None:
+        source, result = call.spans_elems
+        transpose_tiles(
+            x.as_strided((source,), (1,)), out.as_strided((result,), (1,)), row_count, column_count,
+            *call.pitches, call.plan,
+        )  # fmt: skip
     return out
