@@ -10,10 +10,13 @@ import platform
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests import roundtrip
 
 ROOT = Path(__file__).parent.parent
 
@@ -23,13 +26,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--evidence", help="write the outcome of the gpu cases to this JSON file")
 
 
-def gpu_missing() -> str | None:
-    """None if a CUDA device can be used, else the reason it cannot."""
+def need_gpu(config: pytest.Config) -> None:
+    """Skips the case where there is no CUDA device, or fails it with ``--require-gpu``."""
     import torch
 
-    if not torch.cuda.is_available():
-        return "no CUDA device"
-    return None
+    if torch.cuda.is_available():
+        return
+    if config.getoption("--require-gpu"):
+        pytest.fail("no CUDA device")
+    pytest.skip("no CUDA device")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -49,12 +54,17 @@ def device(request: pytest.FixtureRequest) -> str:
     """``cpu`` (the simulator) or ``cuda``."""
     if request.param == "simulator":
         return "cpu"
-    reason = gpu_missing()
-    if reason:
-        if request.config.getoption("--require-gpu"):
-            pytest.fail(reason)
-        pytest.skip(reason)
+    need_gpu(request.config)
     return "cuda"
+
+
+@pytest.fixture
+def round_trips() -> Iterator[None]:
+    """Whatever a case lowers survives the IR's round trips."""
+    with roundtrip.lowered_functions() as found:
+        yield
+    for function in found:
+        roundtrip.check(function)
 
 
 _outcomes: Counter[tuple[str, str]] = Counter()

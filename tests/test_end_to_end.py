@@ -8,7 +8,6 @@ Whatever is lowered here must also survive the IR's round trips.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,6 @@ import pytest
 import torch
 
 import tilejit as tile
-from tests import roundtrip
 from tilejit import T, dtypes
 from tilejit.ptx import spelling, tables
 from tilejit.ptx.forms import Form
@@ -28,12 +26,7 @@ SM_80, SM_90 = Target.parse("sm_80"), Target.parse("sm_90")
 WORD = {8: torch.uint8, 16: torch.uint16, 32: torch.uint32, 64: torch.uint64}
 
 
-@pytest.fixture(autouse=True)
-def _round_trips() -> Iterator[None]:
-    with roundtrip.lowered_functions() as found:
-        yield
-    for function in found:
-        roundtrip.check(function)
+pytestmark = pytest.mark.usefixtures("round_trips")
 
 
 def on(device: str, array: np.ndarray) -> torch.Tensor:

@@ -113,7 +113,8 @@ measure("2. vectors", lambda: copy_vectors(x, y), y, x)
 # %%
 @tile.jit
 def load_transposed(r, tile_, warp):
-    """``r``: this warp's 16 × 64 elements of ``tile_``, as (4 repeats of two j) × (j, i) matrices."""
+    """``r``: this warp's 16 × 64 elements of ``tile_``, 2 × 8 matrices (i, j), each transposed. One
+    instruction takes both i of two neighbouring j."""
     matrices = tile_.view("uint32").view(4, 2, 8, 8, 4).sub[warp, :, :, :, :]  # (i, row, j, word)
     matrices = matrices.permute(2, 0, 1, 3).view(4, 4, 8, 4)
     T.cuda.tile.apply(
@@ -123,7 +124,7 @@ def load_transposed(r, tile_, warp):
 
 @tile.jit
 def store_matrices(tile_, r, warp):
-    """The same matrices at (j, i)."""
+    """Matrix (i, j) goes to (j, i)."""
     matrices = tile_.view("uint32").view(8, 8, 4, 2, 4).sub[:, :, warp, :, :]  # (j, row, i, word)
     matrices = matrices.permute(0, 2, 1, 3).view(4, 4, 8, 4)
     T.cuda.tile.apply(T.ptx["stmatrix.sync.aligned.m8n8.x4.shared.b16"], matrices, r, scope="warp")
@@ -150,7 +151,7 @@ def transpose_tiles(X: T.Tensor(("M", "N"), "float16", align=16), Y: T.Tensor(("
     T.cuda.tile.apply(T.ptx["st.global.v4.b32"], chunks_of_thread(Y, column, row, t), vectors)
 
 
-# CPU tensors are checked for the current GPU, too, where there is one.
+# stmatrix needs sm_90. Where there is a GPU, a kernel on CPU tensors is checked for that GPU, too.
 has_stmatrix = device == "cpu" or torch.cuda.get_device_capability() >= (9, 0)
 y = torch.empty(columns, rows, device=device, dtype=x.dtype)
 if has_stmatrix:
@@ -193,7 +194,7 @@ def copy_ahead(ring, X, row, column, n, t, TILES: T.constexpr):
         target = chunks_of_thread(ring.sub[n % ring.shape[0], :, :], 0, 0, t)
         source = chunks_of_thread(X, row, column + n * 64, t)
         T.cuda.tile.apply(T.ptx["cp.async.cg.shared.global"], target, source, chunk_bytes=16)
-    T.ptx.cp.async_.commit_group()
+    T.ptx["cp.async.commit_group"]()
 
 
 @tile.jit
@@ -218,7 +219,7 @@ def transpose_pipeline(
         copy_ahead(ring, X, row, column, n, t, TILES)
     for n in range(TILES):
         # STAGES - 1 groups are under way; the oldest holds tile n.
-        T.ptx.cp.async_.wait_group(STAGES - 1 if mistake == "weak wait" else STAGES - 2)
+        T.ptx["cp.async.wait_group"](STAGES - 1 if mistake == "weak wait" else STAGES - 2)
         if mistake != "no barrier":
             T.cuda.cta_sync()
         load_transposed(matrices, ring.sub[n % STAGES, :, :], warp)

@@ -361,7 +361,7 @@ def copy_slices(a_ring, b_ring, A, B, row, column, k, plan: T.constexpr):
         stage = k % plan.stages
         copy_slice(a_ring.sub[stage, :, :], A, row, k * plan.k, plan)
         copy_slice(b_ring.sub[stage, :, :], B, column, k * plan.k, plan)
-    T.ptx.cp.async_.commit_group()
+    T.ptx["cp.async.commit_group"]()
 
 
 @tile.jit
@@ -377,7 +377,7 @@ def two_buffers(
     copy_slices(a_ring, b_ring, A, B, row, column, 0, plan)
     for k in range(A.shape[1] // plan.k):
         copy_slices(a_ring, b_ring, A, B, row, column, k + 1, plan)
-        T.ptx.cp.async_.wait_group(1)
+        T.ptx["cp.async.wait_group"](1)
         T.cuda.cta_sync()
         multiply_slice(sums, a, b, a_ring.sub[k % 2, :, :], b_ring.sub[k % 2, :, :], plan)
         T.cuda.cta_sync()  # this buffer is refilled next
@@ -422,7 +422,7 @@ def many_stages(
     for k in T.unroll(plan.stages - 1):
         copy_slices(a_ring, b_ring, A, B, row, column, k, plan)
     for k in range(A.shape[1] // plan.k):
-        T.ptx.cp.async_.wait_group(plan.stages - 2)
+        T.ptx["cp.async.wait_group"](plan.stages - 2)
         T.cuda.cta_sync()
         copy_slices(a_ring, b_ring, A, B, row, column, k + plan.stages - 1, plan)
         stage = k % plan.stages
@@ -486,7 +486,7 @@ def fragments_ahead(
 
     for k in T.unroll(plan.stages - 1):
         copy_slices(a_ring, b_ring, A, B, row, column, k, plan)
-    T.ptx.cp.async_.wait_group(plan.stages - 2)
+    T.ptx["cp.async.wait_group"](plan.stages - 2)
     T.cuda.cta_sync()
     fetch(0, 0, sets[0])
     for k in range(slices):
@@ -497,7 +497,7 @@ def fragments_ahead(
             if step + 1 < plan.k_steps:
                 fetch(k, step + 1, following)
             else:
-                T.ptx.cp.async_.wait_group(plan.stages - 2)
+                T.ptx["cp.async.wait_group"](plan.stages - 2)
                 T.cuda.cta_sync()
                 if k + 1 < slices:
                     fetch(k + 1, 0, following)

@@ -38,8 +38,8 @@ def through_shared(
     source = X.view(4, 16, 8, 8).sub[:, t // 8, t % 8, :]
     mine = tile_.view(4, 16, 8, 8).sub[:, t // 8, t % 8, :]
     T.cuda.tile.apply(T.ptx["cp.async.cg.shared.global"], mine, source, chunk_bytes=16)
-    T.ptx.cp.async_.commit_group()
-    T.ptx.cp.async_.wait_group(0)
+    T.ptx["cp.async.commit_group"]()
+    T.ptx["cp.async.wait_group"](0)
     T.cuda.cta_sync()
     # Matrices: 8 rows of one chunk each; a warp has 16 rows, two matrices high and 8 wide.
     r = T.alloc_local((4, 4, 8, 4), "uint32", layout=T.cuda.ldmatrix_layout(4, 4))
@@ -107,8 +107,8 @@ print("bytes with padding", padded.span() * 2, "without", row_major.span() * 2)
 # ## The XOR swizzle
 #
 # The same memory, no padding: chunk c of row r is stored where chunk `c ^ (r % 8)` would be. XOR with a fixed row is a
-# permutation of the chunks, so a row still has every group once; XOR with a fixed chunk is one of the rows, so
-# a column has, too.
+# permutation of the chunks, so a row still has every group once. In a column c is fixed, and `c ^ r` takes every value
+# once as r goes from 0 to 7, so a column has every group once, too.
 
 # %%
 swizzled = T.layout("swizzle(3,3,3) o (64,64):(64,1)")
@@ -200,8 +200,8 @@ def copy_down(X: T.Tensor((64, 64), "float16", align=16), layout: T.constexpr):
     source = X.view(64, 4, 2, 8).sub[t % 64, :, t // 64, :]
     target = tile_.view(64, 4, 2, 8).sub[t % 64, :, t // 64, :]
     T.cuda.tile.apply(T.ptx["cp.async.cg.shared.global"], target, source, chunk_bytes=16)
-    T.ptx.cp.async_.commit_group()
-    T.ptx.cp.async_.wait_group(0)
+    T.ptx["cp.async.commit_group"]()
+    T.ptx["cp.async.wait_group"](0)
 
 
 for layout, degree in ((row_major, 8), (padded, 1), (swizzled, 1)):

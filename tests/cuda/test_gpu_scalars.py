@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.conftest import need_gpu
 from tests.cuda.kit import Program, binary, load, store
 from tilejit import cuda, dtypes
 from tilejit.dtypes import DType
@@ -22,12 +23,7 @@ NUMPY = {d.name: d.name for d in dtypes.ARITHMETIC if d != dtypes.bfloat16} | {"
 
 @pytest.fixture(scope="module", autouse=True)
 def _gpu(request: pytest.FixtureRequest) -> None:
-    import torch
-
-    if not torch.cuda.is_available():
-        if request.config.getoption("--require-gpu"):
-            pytest.fail("no CUDA device")
-        pytest.skip("no CUDA device")
+    need_gpu(request.config)
 
 
 def launch(program: Program, arrays: list[np.ndarray[Any, Any]], blocks: int) -> None:

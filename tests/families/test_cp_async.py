@@ -6,7 +6,6 @@ The oracle is numpy and the contract: bytes of the chunk, zeros behind ``src_siz
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ import pytest
 import torch
 
 import tilejit as tile
-from tests import roundtrip
 from tests.tile import kit
 from tests.tile.kit import apply, at, buffer, codes, hw, i32, issues, op, region, text, var, whole
 from tilejit import T
@@ -27,12 +25,7 @@ SIXTEEN = "cp.async.cg.shared.global"
 SIZES = ("", ".L2::64B", ".L2::128B", ".L2::256B")
 
 
-@pytest.fixture(autouse=True)
-def _round_trips() -> Iterator[None]:
-    with roundtrip.lowered_functions() as found:
-        yield
-    for function in found:
-        roundtrip.check(function)
+pytestmark = pytest.mark.usefixtures("round_trips")
 
 
 # --- end to end
@@ -301,6 +294,8 @@ def test_the_chunk_is_the_last_axis() -> None:
     for wrong in (2, 8):
         assert codes(copy(dst=region(whole(S), (0, 0), (1, wrong)))) == ["tile/atom-shape"]
         assert codes(copy(src=region(whole(X), (0, 0), (1, wrong)))) == ["tile/atom-shape"]
+    one = region(whole(S), (0, 0), (1, 1))
+    assert "operands end in 1: .view(1)\n" in text(copy(one, at(whole(X), 0, 0), ONE, 4)) + "\n"
 
 
 def test_sides_may_have_different_elements_of_whole_chunks() -> None:
@@ -448,3 +443,26 @@ def test_predicates_and_unknown_keywords() -> None:
 )
 def test_other_spellings_are_no_tile_copies(name: str, expected: str) -> None:
     assert codes(copy(name=name)) == [expected]
+
+
+@pytest.mark.parametrize("pending", [0, 2, 2**31 - 1, -1, 2**31])
+def test_pending_groups(pending: int) -> None:
+    """ptxas takes any number here, and what a negative one waits for is nobody's word."""
+    word = nodes.Const(pending, nodes.INT64)
+    wrong = [] if 0 <= pending < 2**31 else ["ptx/immediate"]
+    assert codes(kit.kernel(kit.raw("cp.async.wait_group", word))) == wrong
+
+
+@pytest.mark.parametrize("chunk_bytes", [-4, 0, 4, 8, 12, 16, 2**33 + 16])
+@pytest.mark.parametrize("level", ["ca", "cg"])
+def test_a_raw_copy_has_the_chunks_of_its_level(level: str, chunk_bytes: int) -> None:
+    to, source = buffer("s", (4,), "float32", "shared"), buffer("X", (4,), "float32")
+    call = kit.raw(
+        f"cp.async.{level}.shared.global",
+        nodes.Address(to, i32(0), nodes.PointerType("shared")),
+        nodes.Address(source, i32(0), nodes.PointerType("global")),
+        nodes.Const(chunk_bytes, nodes.INT64),
+    )
+    legal = {"ca": (4, 8, 16), "cg": (16,)}[level]
+    expected = [] if chunk_bytes in legal else ["ptx/immediate"]
+    assert codes(kit.kernel(call)) == expected

@@ -7,7 +7,7 @@ register holds an element of a matrix.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
@@ -19,7 +19,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tilejit as tile
-from tests import roundtrip
 from tests.families.test_ld_st import addresses
 from tests.tile.kit import (
     apply,
@@ -45,13 +44,7 @@ from tilejit.errors import TargetError
 from tilejit.ir import nodes
 from tilejit.tile.family import Memory
 
-
-@pytest.fixture(autouse=True)
-def _round_trips() -> Iterator[None]:
-    with roundtrip.lowered_functions() as found:
-        yield
-    for function in found:
-        roundtrip.check(function)
+pytestmark = pytest.mark.usefixtures("round_trips")
 
 
 # --- the kernel: shared words and registers as written out, one load or store between them
@@ -759,6 +752,15 @@ FAULTS = {
     "two outputs in one slot": (
         call(regs(notation=f"(4,8,4):(0,{OWNERS})"), smem()),
         FAMILY + "overlap", "element (0, 0, 0) and repeat (), element (1, 0, 0) are one register slot",
+    ),
+    "rows stored to one place": (
+        call(smem(notation="(2,2,8,4):(0,32,4,1)"), regs(), opcode=STORE),
+        FAMILY + "overlap", "element (0, 0, 0) and repeat (), element (2, 0, 0) are one row of 16 bytes",
+    ),
+    "rows stored to one place, swizzled by a run-time start": (
+        call(region(smem((20, 8, 4), "swizzle(2,1,3) o (20,8,4):(32,0,1)"), (START, 0, 0), (4, 8, 4)), regs(),
+             opcode=STORE, under=within(0, 16), params=(START,)),
+        FAMILY + "overlap", "element (0, 0, 0) and repeat (), element (0, 1, 0) are one row of 16 bytes",
     ),
     "repeats overlap": (
         call(regs((2, 4, 8, 4), f"(2,4,8,4):(3,1,{OWNERS})"), smem((2, 4, 8, 4))),

@@ -28,7 +28,7 @@ from tests.tile.kit import (
     views,
     whole,
 )  # fmt: skip
-from tilejit import T, layout
+from tilejit import T, dtypes, layout
 from tilejit.errors import TargetError
 from tilejit.families import FAMILIES
 from tilejit.ir import nodes
@@ -504,6 +504,10 @@ def test_sources_do_not_lie_in_d() -> None:
 
     assert codes(fault(shared(0, 0), c=shared(3, 4))) == []
     assert codes(fault(shared(0, 0), c=shared(3, 0))) == []
+    # The same registers under the other of their two types.
+    bits = views.with_dtype(shared(0, 0), dtypes.uint32)
+    assert codes(fault(bits, c=shared(3, 0))) == []
+    assert codes(fault(bits, c=shared(3, 2))) == ["mma_sync/source-overlap"]
     f = fault(shared(0, 0), c=shared(3, 2))
     assert codes(f) == ["mma_sync/source-overlap"]
     assert "share 2 of pool's 32-bit registers" in text(f)
@@ -527,6 +531,7 @@ def test_operands_are_registers() -> None:
     f16 = "m16n8k16.row.col.f16.f16.f16.f16"
     half = fault(c=nodes.Const(1.5, nodes.FLOAT32), opcode=f16)
     assert codes(half) == ["mma_sync/ambiguous-literal"]
+    assert "a uint32 of two f16 values" in text(half)
     call = apply(
         PREFIX + HALF, registers("d", 0), registers("a", 1), registers("b", 2), scope="warp"
     )

@@ -285,7 +285,8 @@ def test_raw_calls_are_one_issue():
     (issue,) = issues(f)
     assert issue.operands[0] == Registers((Variable(y),)) and issue.pred == PRED
     assert issue.operands[4] == Immediate(0x80)
-    assert codes(kernel(*body, raw("lop3.b32", y, x, x, x, x))) == ["ptx/immediate"]
+    for wrong in (x, i32(-1), i32(256), nodes.Const(1.0, F32)):
+        assert codes(kernel(*body, raw("lop3.b32", y, x, x, x, wrong))) == ["ptx/immediate"]
     assert codes(kernel(*body, raw("lop3.b32", y, x, x))) == ["ptx/operands"]
     assert codes(kernel(*body, raw("lop3.b32", i32(1), x, x, x, i32(1)))) == ["ptx/destination"]
     assert codes(kernel(*body, raw("lop3.b32", nodes.Text("_"), x, x, x, i32(1)))) == ["ptx/sink"]

@@ -437,6 +437,32 @@ def test_blocks_and_clusters_over_the_targets_limits(
 
 
 @pytest.mark.parametrize(
+    ("barrier", "message"),
+    [
+        ("named_barrier_sync(15, 1024)", None),
+        ("named_barrier_sync(16, 64)", "barrier_id is 16, expected 0 to 15"),
+        ("named_barrier_sync(-1, 64)", "barrier_id is -1"),
+        ("named_barrier_sync(1, 0)", "counts 0 threads"),
+        ("named_barrier_sync(1, 33)", "counts 33 threads, expected a multiple of 32"),
+        ("warpgroup_sync(16)", "barrier_id is 16"),
+    ],
+)
+def test_named_barriers_have_a_number_and_whole_warps(barrier: str, message: str | None) -> None:
+    kernel = make(f"""
+        def k(out):
+            T.device_entry(launch=T.cuda.LaunchConfig(grid=1, block=1024))
+            T.cuda.{barrier}
+    """)
+    args = Signature((("out", tensor("int32", 8)),), "sm_90a")
+    if message is None:
+        frontend.lower(kernel, args)
+        return
+    with pytest.raises(SyntaxUnsupported) as caught:
+        frontend.lower(kernel, args)
+    assert caught.value.codes == ("frontend/barrier",) and message in str(caught.value)
+
+
+@pytest.mark.parametrize(
     ("shape", "layout", "fits"),
     [
         ("(1 << 17,)", '"default"', True),

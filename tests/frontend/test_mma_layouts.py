@@ -84,7 +84,7 @@ ISA: list[tuple[str, dict[str, tuple[int, Place]], int, int]] = [
 
 
 @pytest.mark.parametrize(
-    ("opcode", "inputs", "packed", "packed_sums"), ISA, ids=lambda v: str(v)[:50]
+    ("opcode", "inputs", "packed", "packed_sums"), ISA, ids=[row[0] for row in ISA]
 )
 def test_fragments_are_the_isas(
     opcode: str, inputs: dict[str, tuple[int, Place]], packed: int, packed_sums: int

@@ -1,4 +1,4 @@
-"""Every kernel of the library and the tutorials survives its script and its JSON.
+"""Every kernel of the library and the tutorials survives its script and its JSON; every tutorial runs.
 
 The kernels of ``tests/test_end_to_end.py`` are checked where they run.
 """
@@ -6,13 +6,14 @@ The kernels of ``tests/test_end_to_end.py`` are checked where they run.
 from __future__ import annotations
 
 import runpy
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from tests import roundtrip
-from tilejit.kernels import add, norm, softmax
+from tilejit.kernels import add, attention_mma, matmul_mma, norm, softmax, transpose
 
 ROOT = Path(__file__).parent.parent.parent
 TUTORIALS = sorted((ROOT / "tutorials").glob("*.py"))
@@ -36,6 +37,21 @@ def test_kernels(width: int, dtype: torch.dtype) -> None:
     with roundtrip.lowered_functions() as found:
         row_kernels(width, dtype)
     assert {"softmax_rows", "norm_rows"} <= {f.name for f in found}
+    for function in found:
+        roundtrip.check(function)
+
+
+@pytest.mark.parametrize("dtype", DTYPES[1:], ids=str)
+def test_tile_kernels(dtype: torch.dtype) -> None:
+    """Of sizes, pitches and a plan that no other test uses."""
+    a, b = torch.randn(24, 104).to(dtype), torch.randn(104, 152).to(dtype)
+    q = torch.randn(1, 1, 9, 136).to(dtype)[..., :64]
+    plan = replace(transpose.plan_tiles(2, 8, 8), order_rows=7)
+    with roundtrip.lowered_functions() as found:
+        matmul_mma.matmul(a, b)
+        attention_mma.attention(q, q, q, causal=True)
+        transpose.transpose_tiles(a.view(-1), a.clone().view(-1), 24, 104, 13, 3, plan)
+    assert {"matmul_tiles", "attention_rows", "transpose_tiles"} == {f.name for f in found}
     for function in found:
         roundtrip.check(function)
 

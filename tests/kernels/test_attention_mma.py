@@ -150,6 +150,30 @@ def test_rows_of_infinite_scores(device: str) -> None:
     assert only.isnan().all()
 
 
+def test_an_infinite_value_of_the_last_key(device: str) -> None:
+    """Of a ragged tile: what lies beyond the keys is zeros, which times a probability of 0 is 0."""
+    q, k, v = (random_tensor((1, 1, 50, 64), torch.float16, "cpu", s) for s in (18, 19, 20))
+    v[0, 0, 49, 3] = math.inf
+    out = attention(q.to(device), k.to(device), v.to(device)).cpu()
+    assert (out[..., 3] == math.inf).all()
+    others = torch.arange(64) != 3
+    assert_close(out[..., others], expected(q, k, v, False)[..., others])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_scores_as_large_as_promised(device: str, dtype: torch.dtype) -> None:
+    """Scaled scores of 0.99 * 2**26, three of them equal and the largest."""
+    signs = random_tensor((1, 1, 1, 64), torch.float32, "cpu", 21).sign()
+    q = (signs * 2880.0).to(dtype).repeat(1, 1, 20, 1)
+    k = (random_tensor((1, 1, 90, 64), torch.float32, "cpu", 22).sign() * 2880.0).to(dtype)
+    k[0, 0, [2, 40, 80]] = q[0, 0, 0]
+    v = random_tensor((1, 1, 90, 64), dtype, "cpu", 23)
+    largest = float((q[0, 0, 0].double() ** 2).sum() / 8)
+    assert 0.95 * 2**26 < largest < 2**26
+    out = attention(q.to(device), k.to(device), v.to(device)).cpu()
+    assert_close(out, expected(q, k, v, False))
+
+
 def test_a_row_with_nan_spoils_no_other(device: str) -> None:
     q, k, v = (random_tensor((1, 1, 40, 64), torch.bfloat16, "cpu", s) for s in (9, 10, 11))
     wanted = expected(q, k, v, False)
@@ -164,6 +188,29 @@ def test_nothing_to_do(device: str) -> None:
     keys = torch.zeros(1, 2, 8, 64, dtype=torch.float16, device=device)
     empty = torch.zeros(1, 2, 0, 64, dtype=torch.float16, device=device)
     assert attention(empty, keys, keys).shape == (1, 2, 0, 64)
+    assert attention(empty, empty, empty).shape == (1, 2, 0, 64)
+    for nothing in (keys[:0], keys[:, :0]):
+        assert attention(nothing, nothing, nothing).shape == nothing.shape
+    with pytest.raises(ValueError, match="k is torch.float16 of shape"):
+        attention(keys[:0], keys, keys)
+
+
+def test_a_result_beside_its_inputs_in_one_tensor(device: str) -> None:
+    packed = random_tensor((1, 40, 4 * 2, 64), torch.bfloat16, device, 24).view(1, 40, 4, 2, 64)
+    q, k, v, out = packed.permute(2, 0, 3, 1, 4)
+    wanted = expected(q, k, v, True)
+    assert_close(attention(q, k, v, causal=True, out=out), wanted)
+    with pytest.raises(ValueError, match="may not share memory with v"):
+        attention(q, k, v, out=packed[:, :, 2:4, :, :].flatten(2, 3)[:, :, 1:3].transpose(1, 2))
+
+
+def test_a_repeated_call_is_not_checked_again() -> None:
+    q = random_tensor((1, 1, 8, 64), torch.float16, "cpu", 25)
+    attention(q, q, q)
+    before = attention_mma._prepared.cache_info()
+    attention(q.clone(), q, q)
+    after = attention_mma._prepared.cache_info()
+    assert (after.hits, after.misses) == (before.hits + 1, before.misses)
 
 
 # --- plans
@@ -213,7 +260,7 @@ def test_tiles_at_their_ends(device: str, keys: int, overlap: bool) -> None:
     assert_close(out, expected(q, k, v, False, 0.125))
 
 
-@pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a", "sm_100a"])
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 @pytest.mark.parametrize("head_elems", [64, 128])
 @pytest.mark.parametrize("heads_between", [1, 16, 0], ids=["rows", "heads between", "one row"])
@@ -260,8 +307,10 @@ def test_refused_inputs() -> None:
         attention(q, k, v[:, :, :7])
     with pytest.raises(ValueError, match="k is torch.bfloat16"):
         attention(q, k.bfloat16(), v)
-    for scale in (0.0, -1.0, math.inf, math.nan):
-        with pytest.raises(ValueError, match="expected a positive finite number"):
+    with pytest.raises(ValueError, match="v is NoneType, expected a dense torch.Tensor"):
+        attention(q, k, None)
+    for scale in (0.0, -1.0, math.inf, math.nan, 1e-45, 3e38):
+        with pytest.raises(ValueError, match="expected a positive number"):
             attention(q, k, v, scale=scale)
 
 
@@ -281,7 +330,7 @@ def test_refused_results() -> None:
         attention(q, k, v, out=half(1, 4, 9, 64))
     with pytest.raises(ValueError, match="elements of out overlap"):
         attention(q, k, v, out=half(1, 1, 8, 64).expand(1, 4, 8, 64))
-    with pytest.raises(ValueError, match="out may not share memory with q"):
+    with pytest.raises(ValueError, match="may not share memory with q"):
         attention(q, k, v, out=q)
-    with pytest.raises(ValueError, match="out may not share memory with k"):
+    with pytest.raises(ValueError, match="may not share memory with k"):
         attention(half(1, 2, 8, 64), k, v, out=k)

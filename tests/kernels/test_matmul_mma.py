@@ -12,6 +12,8 @@ import torch
 from tilejit import T, jit
 from tilejit.kernels import matmul_mma
 from tilejit.kernels.matmul_mma import MatmulPlan, matmul
+from tilejit.kernels.operands import facts_of
+from tilejit.target import Target
 
 TOLERANCE = {torch.float16: 4e-4, torch.bfloat16: 3e-3}
 """Of the norm: rounding the result alone gives 2.1e-4 and 1.7e-3."""
@@ -150,6 +152,16 @@ def test_activations_of_large_values(device: str) -> None:
         )
 
 
+def test_relu_keeps_nans(device: str) -> None:
+    inf, nan = float("inf"), float("nan")
+    a = torch.zeros(2, 1, device=device, dtype=torch.bfloat16)
+    b = torch.zeros(1, 8, device=device, dtype=torch.bfloat16)
+    bias = torch.tensor([nan, inf, -inf, 1e30, -1e30, 0.0, 2.0, -2.0], device=device)
+    out = matmul(a, b, bias=bias, activation="relu").float()
+    expected = torch.relu(bias).bfloat16().float().expand(2, 8)
+    torch.testing.assert_close(out, expected, rtol=0, atol=0, equal_nan=True)
+
+
 def test_infinities_and_nans_stay_in_their_rows_and_columns(device: str) -> None:
     """What lies beyond the matrix is never multiplied: zeros times infinity would be NaN."""
     a, b = operands(19, 21, 20, torch.float16, device)
@@ -186,6 +198,59 @@ def test_one_variant_serves_any_number_of_rows(device: str) -> None:
     assert len(set(matmul_mma.matmul_tiles.variants) - before) == 1
 
 
+def test_tiles_are_chosen_from_a_few_for_any_number_of_rows() -> None:
+    b = torch.empty(64, 4096, dtype=torch.float16)
+    b_facts = facts_of("b", b)
+    plans = set()
+    for m in range(1, 9000, 7):
+        a = torch.empty(m, 64, dtype=torch.float16)
+        call = matmul_mma._prepared(facts_of("a", a), b_facts, None, None)
+        assert call is not None
+        plans.add(call.plan)
+    assert len(plans) <= 2 * len(matmul_mma._SHAPES)
+
+
+def test_a_repeated_call_is_not_checked_again() -> None:
+    a, b = operands(5, 8, 16, torch.float16, "cpu")
+    matmul(a, b)
+    before = matmul_mma._prepared.cache_info()
+    matmul(a.clone(), b)
+    after = matmul_mma._prepared.cache_info()
+    assert (after.hits, after.misses) == (before.hits + 1, before.misses)
+
+
+def test_no_product_to_sum_over(device: str) -> None:
+    """K is 0: zeros, then the bias and the activation."""
+    a, b = operands(5, 24, 16, torch.float16, device)
+    a, b = a[:, :0], b[:0]
+    bias = random_matrix(1, 24, torch.float16, device)[0]
+    assert (matmul(a, b) == 0).all()
+    whole = torch.full((5, 32), 7.0, dtype=torch.float16, device=device)
+    out = matmul(a, b, bias=bias, activation="relu", out=whole[:, 8:])
+    assert torch.equal(out, torch.relu(bias).expand(5, 24))
+    assert (whole[:, :8] == 7).all()
+    assert matmul(a[:0], b, bias=bias).shape == (0, 24)
+
+
+def test_a_result_beside_its_operands_in_one_matrix(device: str) -> None:
+    """Rows of different lengths between one another share no memory."""
+    whole = random_matrix(16, 40 + 16 + 16, torch.float16, device)
+    b = random_matrix(40, 16, torch.float16, device)
+    a, bias = whole[:, :40], whole[0, 56:]
+    expected = a.double() @ b.double() + bias.double()
+    assert_near(matmul(a, b, bias=bias, out=whole[:, 40:56]), expected)
+
+
+def test_rows_far_apart(device: str) -> None:
+    """Offsets in bits, of as many rows as memory holds, do not overflow in proofs."""
+    pitch = 1 << 24
+    memory = torch.empty(pitch + 32, dtype=torch.float16, device=device)
+    a = memory.as_strided((2, 32), (pitch, 1))
+    found, b = operands(2, 8, 32, torch.float16, device)
+    a.copy_(found)
+    assert_near(matmul(a, b), found.double() @ b.double())
+
+
 def test_empty_results(device: str) -> None:
     a, b = operands(4, 8, 16, torch.float16, device)
     assert matmul(a[:0], b).shape == (0, 8)
@@ -202,7 +267,15 @@ def test_what_is_no_product_is_refused(device: str) -> None:
         (lambda: matmul(a.float(), b.float()), "float16 or bfloat16, got torch.float32"),
         (lambda: matmul(a, b.half()), "one dtype"),
         (lambda: matmul(a, b[:8]), "one K"),
-        (lambda: matmul(a[:, :0], b[:0]), "at least 1"),
+        (lambda: matmul(a[:, :0], b), "one K"),
+        (lambda: matmul(a.tolist(), b), "a is list, expected a dense torch.Tensor"),
+        (lambda: matmul(a, b.float().cpu().numpy()), "b is ndarray"),
+        (lambda: matmul(a.to_sparse(), b), "a is a tensor of layout torch.sparse_coo"),
+        (lambda: matmul(a, b, bias=1.0), "bias is float"),
+        (lambda: matmul(a, b.to("meta")), "b is on meta, expected .*, where a is"),
+        (lambda: matmul(a, b, bias=bias.to("meta")), "bias is on meta"),
+        (lambda: matmul(a, b[:, :1].expand(24, (1 << 30) + 1)), "at most 1073741824"),
+        (lambda: matmul(a, b, activation=3), "activation is 3, expected"),
         (lambda: matmul(both[::2, ::2], both[:32, :16]), "neither the rows nor the columns of a"),
         (lambda: matmul(both[:16, :32], both[::2, ::2]), "neither the rows nor the columns of b"),
         (lambda: matmul(a, b, bias=bias[:8]), "bias is torch.float32 of shape"),
@@ -242,24 +315,35 @@ def test_a_plan_fits_the_device(
     assert (2 * plan.shared_elems + 1024) * plan.min_blocks <= gpu.shared_bytes_per_sm
 
 
-def compiled(
+def arguments(
     shape: MatmulPlan,
     elems: int,
     majors: tuple[bool, bool],
     size: int,
     target: str,
     **epilogue: Any,
-) -> Any:
+) -> list[Any]:
+    """Of ``matmul_tiles``, for matrices of about ``size`` in vectors of ``elems``, with the plan as it
+    fits the target."""
+
     def rows_of_vectors(height: int, width: int) -> torch.Tensor:
         return torch.empty(height, width // elems, elems, dtype=torch.bfloat16)
 
     m, n, k = size, size + elems, size + 2 * elems
-    plan = replace(shape, a_k_major=majors[0], b_k_major=majors[1], whole_m=m % shape.tile_m == 0)
-    return matmul_mma.matmul_tiles.compile(
+    per_sm = Target.parse(target).limits.smem_per_sm_bytes
+    fitted = matmul_mma._fitted(shape, k, matmul_mma.Device(shared_bytes_per_sm=per_sm))
+    assert fitted is not None
+    plan = replace(fitted, a_k_major=majors[0], b_k_major=majors[1], whole_m=m % shape.tile_m == 0)
+    return [
         rows_of_vectors(*((m, k) if majors[0] else (k, m))),
         rows_of_vectors(*((n, k) if majors[1] else (k, n))),
-        epilogue.get("bias"), rows_of_vectors(m, n), plan, epilogue.get("activation"), target=target,
-    )  # fmt: skip
+        epilogue.get("bias"), rows_of_vectors(m, n), plan, epilogue.get("activation"),
+    ]  # fmt: skip
+
+
+def compiled(*given: Any, target: str, **epilogue: Any) -> Any:
+    arguments_ = arguments(*given, target, **epilogue)
+    return matmul_mma.matmul_tiles.compile(*arguments_, target=target)
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
@@ -267,7 +351,7 @@ def compiled(
 @pytest.mark.parametrize("shape", [s for s, _ in matmul_mma._SHAPES], ids=str)
 def test_no_register_spills(shape: MatmulPlan, majors: tuple[bool, bool], target: str) -> None:
     """Ragged in all three sizes, which takes the most registers; the sums stay in registers."""
-    stats = compiled(shape, 8, majors, 1000, target).stats
+    stats = compiled(shape, 8, majors, 1000, target=target).stats
     assert (stats.spill_bytes, stats.local_bytes) == (0, 0)
 
 
@@ -275,7 +359,7 @@ def test_no_register_spills_with_an_epilogue() -> None:
     bias = torch.empty(1008)
     for shape, _ in matmul_mma._SHAPES[:3]:
         found = compiled(
-            shape, 8, (True, True), 1000, "sm_90a", bias=bias, activation=matmul_mma.gelu
+            shape, 8, (True, True), 1000, target="sm_90a", bias=bias, activation=matmul_mma.gelu
         )
         assert (found.stats.spill_bytes, found.stats.local_bytes) == (0, 0)
 
@@ -285,14 +369,15 @@ def test_no_register_spills_with_an_epilogue() -> None:
 def test_no_register_spills_of_short_vectors(elems: int, majors: tuple[bool, bool]) -> None:
     rated = matmul_mma._SHAPES_OF_ELEMENTS if elems == 1 else matmul_mma._SHAPES_OF_SHORT_VECTORS
     for shape, _ in rated:
-        stats = compiled(shape, elems, majors, 1000 + elems, "sm_90a").stats
+        stats = compiled(shape, elems, majors, 1000 + elems, target="sm_90a").stats
         assert (stats.spill_bytes, stats.local_bytes) == (0, 0)
 
 
 @pytest.mark.parametrize("majors", MAJORS, ids=lambda m: "".join("MK"[x] for x in m))
 def test_no_bank_conflicts(majors: tuple[bool, bool]) -> None:
     for shape, _ in matmul_mma._SHAPES:
-        banks = compiled(shape, 8, majors, 1024, "sm_90a").banks
+        given = arguments(shape, 8, majors, 1024, "sm_90a")
+        banks = matmul_mma.matmul_tiles.check(*given, target="sm_90a").banks
         assert banks and not [b for b in banks if b.conflicted or b.unknown]
 
 
@@ -300,6 +385,7 @@ def test_no_bank_conflicts(majors: tuple[bool, bool]) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("device", ["gpu"], indirect=True)
 @pytest.mark.parametrize("majors", MAJORS, ids=lambda m: "".join("MK"[x] for x in m))
 @pytest.mark.parametrize(
     "size",
@@ -312,9 +398,7 @@ def test_no_bank_conflicts(majors: tuple[bool, bool]) -> None:
     ],
     ids=str,
 )
-def test_large(size: tuple[int, int, int], majors: tuple[bool, bool]) -> None:
-    if not torch.cuda.is_available():
-        pytest.skip("no CUDA device")
-    a, b = operands(*size, torch.bfloat16, "cuda", majors)
-    out = torch.full((size[0], size[1]), float("nan"), dtype=torch.bfloat16, device="cuda")
+def test_large(device: str, size: tuple[int, int, int], majors: tuple[bool, bool]) -> None:
+    a, b = operands(*size, torch.bfloat16, device, majors)
+    out = torch.full((size[0], size[1]), float("nan"), dtype=torch.bfloat16, device=device)
     assert_near(matmul(a, b, out=out), a.double() @ b.double())

@@ -141,6 +141,8 @@ def test_what_cannot_be_transposed_is_refused(device: str) -> None:
     for call, message in (
         (lambda: transpose(x[0]), "a matrix"),
         (lambda: transpose(x[0], out), "a matrix"),
+        (lambda: transpose(x.tolist()), "x is list, expected a dense torch.Tensor"),
+        (lambda: transpose(x, out.to("meta")), "out is on meta"),
         (lambda: transpose(x.long()), "16 or 32 bits, got torch.int64"),
         (lambda: transpose(x.to(torch.uint8)), "16 or 32 bits, got torch.uint8"),
         (lambda: transpose(x, out.half()), "out is torch.float16"),

@@ -180,7 +180,8 @@ def test_table_rows_are_sound() -> None:
 
 def test_the_row_notation() -> None:
     row = Row(
-        "op[.x|.y.z](vec=.v2|.v4)(type=.b32|.f64)", "=d:$type*$vec~ +[a:%type*$vec@global] #n"
+        "op[.x|.y.z](vec=.v2|.v4)(type=.b32|.f64)",
+        "=d:$type*$vec~ +[a:%type*$vec@global] #n #m:4|8 #k:24..256/8",
     )
     assert [row.spelling(choice) for choice in row.choices()][:3] == [
         "op.v2.b32", "op.v2.f64", "op.v4.b32",
@@ -191,4 +192,6 @@ def test_the_row_notation() -> None:
         OperandSpec("d", "w", "reg", "f64", lanes=4, braces=True, sinkable=True),
         OperandSpec("a", "rw", "addr", "b64", lanes=4, space="global"),
         OperandSpec("n", "r", "imm"),
+        OperandSpec("m", "r", "imm", values=(4, 8)),
+        OperandSpec("k", "r", "imm", values=range(24, 257, 8)),
     )

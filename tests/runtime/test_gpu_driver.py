@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.conftest import need_gpu
 from tests.runtime.fakes import Steps, jit
 from tilejit.errors import LaunchError
 from tilejit.language import T
@@ -52,10 +53,7 @@ class Compiled(Steps):
 
 @pytest.fixture
 def kernel(request: pytest.FixtureRequest) -> Any:
-    if not torch.cuda.is_available():
-        if request.config.getoption("--require-gpu"):
-            pytest.fail("no CUDA device")
-        pytest.skip("no CUDA device")
+    need_gpu(request.config)
     return jit(add, Compiled(dynamic_shared_bytes=100 * 1024, block=(256,)))
 
 

@@ -103,6 +103,39 @@ def test_named_barrier_with_too_many_threads() -> None:
     assert found.code == "sim/barrier-count" and "96 threads" in found.message
 
 
+def pairs(*between: n.Stmt, second: int = 1) -> n.Function:
+    """Warps 0 and 1 meet at named barrier 1, warps 2 and 3 at barrier ``second``."""
+    first = b.lt(WARP, i32(2))
+    return kernel(
+        (), (when(first, named(1, 64, at=2)), *between, when(b.not_(first), named(second, 64, at=5))),
+        block=128,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_two_groups_at_one_named_barrier(seed: int) -> None:
+    """Either pair could be counted with a warp of the other, whatever the schedule."""
+    (found,) = faults(pairs(), {}, seed=seed)
+    assert found.code == "sim/barrier-count" and "nothing orders it" in found.message
+    assert codes(pairs(second=2), {}, seed=seed) == []
+    assert codes(pairs(do("cuda.cta_sync")), {}, seed=seed) == []
+    # Warps 1 and 2 meet between: that orders warp 2 behind the first round, but not warp 3.
+    middle = b.and_(b.gt(WARP, i32(0)), b.lt(WARP, i32(3)))
+    assert "sim/barrier-count" in codes(pairs(when(middle, named(2, 64))), {}, seed=seed)
+    assert codes(pairs(when(b.gt(WARP, i32(0)), named(2, 96))), {}, seed=seed) == []
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_cta_barrier_is_barrier_0(seed: int) -> None:
+    def program(number: int) -> n.Function:
+        body = (when(b.eq(WARP, i32(0)), named(number, 32, at=2)), do("cuda.cta_sync", at=4))
+        return kernel((), body, block=64)
+
+    (found,) = faults(program(0), {}, seed=seed)
+    assert found.code == "sim/barrier-count" and "k.py:2" in notes(found)["last"]
+    assert codes(program(1), {}, seed=seed) == []
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_producer_and_consumers_take_turns(seed: int) -> None:
     """Warp 0 fills a slot, warps 1 and 2 read it, ten times, by two named barriers."""

@@ -58,7 +58,8 @@ def lowered(program: list[Any], buffer: n.Var) -> n.Function:
             case ("warp", warps):
                 body.append(when(chosen(warps), do("cuda.warp_sync", at=number)))
             case ("named", warps):
-                sync = do("cuda.named_barrier_sync", n.Static(number), n.Static(32 * len(warps)))
+                free = number + 1  # the CTA barrier is barrier 0
+                sync = do("cuda.named_barrier_sync", n.Static(free), n.Static(32 * len(warps)))
                 body.append(when(chosen(warps), sync))
             case (kind, width, factor, shift, warps, lanes):
                 thread = b.add(b.mul(WARP, i32(LANES_USED)), LANE)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.conftest import gpu_missing
+from tests.conftest import need_gpu
 from tests.sim.test_numeric_silicon import APPROXIMATE, EXACT, RECORDED, cases, form_of
 from tilejit.ptx.forms import Form
 
@@ -100,12 +100,10 @@ class Driver:
 
 
 @pytest.mark.gpu
-def test_this_gpu_answers_what_is_recorded() -> None:
-    reason = gpu_missing()
-    if reason is None and torch.cuda.get_device_capability() != (9, 0):
-        reason = "the record is of sm_90"
-    if reason:
-        pytest.skip(reason)
+def test_this_gpu_answers_what_is_recorded(request: pytest.FixtureRequest) -> None:
+    need_gpu(request.config)
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("the record is of sm_90")
     driver, wrong = Driver(), []
     keys = [*EXACT, *APPROXIMATE]
     for start in range(0, len(keys), BATCH):

@@ -140,6 +140,13 @@ def test_int32_wrapping_is_not_assumed_away():
     assert not site.context.divisible(site.env["x"], 8)
 
 
+def test_a_mask_of_high_bits_rounds_down():
+    n, x = var("n"), var("x")
+    site = at_call(nodes.Declare(x, op("bitand", n, -8)), CALL(), params=(n,))
+    assert site.context.divisible(site.env["x"], 8)
+    assert not site.context.divisible(site.env["x"], 16)
+
+
 def test_assume_gives_divisibility():
     n, x = var("n"), var("x")
     promise = nodes.Evaluate(nodes.Call("assume", (op("eq", op("mod", n, 64), 0),)))

@@ -40,7 +40,7 @@ def random_expr(rng: random.Random, depth: int) -> nodes.Expr:
     if name in ("floordiv", "mod"):
         return op(name, a, rng.choice((1, 2, 3, 4, 8, 32)))
     if name == "bitand":
-        return op(name, a, rng.choice((1, 7, 31, 12)))
+        return op(name, a, rng.choice((1, 7, 31, 12, -1, -4, -7)))
     if name in ("shl", "shr"):
         return op(name, a, rng.randint(0, 4))
     b = random_expr(rng, depth - 1)

@@ -56,8 +56,6 @@ FILLS = ("src_size", "ignore_src")
 #
 # dst_shared, src_global, both (*group, *repeat, chunk_bytes * 8 / storage bits).
 
-WIDTHS_BYTES = {"ca": (4, 8, 16), "cg": (16,)}
-
 
 def _form(call: TileCall) -> Form | None:
     """The form with the zero-fill operand that is given; None where both are."""
@@ -66,10 +64,6 @@ def _form(call: TileCall) -> Form | None:
         if {spec.name for spec in form.operands}.intersection(FILLS) == given:
             return form
     return None
-
-
-def _level(form: Form) -> str:
-    return form.modifiers[1]
 
 
 # --- legality
@@ -101,8 +95,9 @@ def check(call: TileCall, report: Report) -> None:
 
 
 def _check_chunk(call: TileCall, report: Report) -> bool:
-    level = _level(call.forms[0])
-    legal = WIDTHS_BYTES[level]
+    form = call.forms[0]
+    (spec,) = (spec for spec in form.operands if spec.kind == "imm")
+    legal, level = spec.values or (), form.modifiers[1]
     size = call.params["chunk_bytes"]
     if isinstance(size, int) and not isinstance(size, bool) and size in legal:
         return True

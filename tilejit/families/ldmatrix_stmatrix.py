@@ -141,7 +141,33 @@ def _check_operand(
         return None
     right = contracts.contiguous(call, laid, report, row=WORDS)
     right = contracts.aligned(call, laid, ROW_BYTES, report, row=WORDS) and right
+    if right and "w" in spec.direction:
+        right = _rows_apart(call, laid, report)
     return laid if right else None
+
+
+def _rows_apart(call: TileCall, laid: Walk, report: Report) -> bool:
+    """The rows that one stmatrix writes are distinct: nothing says which of two writes stays."""
+    if any(bool((index != index[..., :1]).any()) for _, index in laid.dynamic):
+        return True
+    # A swizzle that cannot be applied yet keeps distinct rows distinct.
+    starts = laid.places[:, :, ::WORDS]
+    order = np.argsort(starts, axis=2, kind="stable")
+    same = np.diff(np.take_along_axis(starts, order, axis=2), axis=2) == 0
+    if not same.any():
+        return True
+    at, repeat, place = (int(i) for i in np.argwhere(same)[0])
+    first, second = (int(row) * WORDS for row in order[at, repeat, place : place + 2])
+    report.error(
+        "ldmatrix_stmatrix/overlap",
+        f"{laid.operand.name}: {laid.coordinate(repeat, first)} and "
+        f"{laid.coordinate(repeat, second)} are one row of 16 bytes, and one instruction writes both",
+        span=laid.operand.span,
+        declared=laid.operand.declared(),
+        contract=CONTRACT,
+        help="rows that are loaded may lie in one place, rows that are stored are distinct",
+    )
+    return False
 
 
 # --- code generation

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tilejit.errors import Report
+from tilejit.ir import nodes
 from tilejit.ptx import types
 from tilejit.ptx.forms import Form, OperandSpec
 from tilejit.sim.numeric import mma as numeric
@@ -160,6 +161,13 @@ def _check_scalar(
 ) -> None:
     if position == 0:
         contracts.scalar_destination(call, operand, report)
+    elif position == 3 and spec.type == "b32" and _is_float_literal(operand.expr):
+        report.error(
+            "mma_sync/ambiguous-literal",
+            f"{operand.name} (C) of {call.spelling} is a float literal, expected a uint32 of two f16 "
+            "values",
+            span=operand.span, contract=CONTRACT, help="0x3C003C00 is (1.0, 1.0); 0 is two zeros",
+        )  # fmt: skip
     elif position == 3:
         raw.check_scalar(form, spec, operand.expr, report, operand.span, "mma_sync")
     else:
@@ -169,6 +177,10 @@ def _check_scalar(
             "a scalar expression",
             span=operand.span, contract=CONTRACT, help="only C may be a scalar",
         )  # fmt: skip
+
+
+def _is_float_literal(expr: nodes.Expr) -> bool:
+    return isinstance(expr, nodes.Const) and isinstance(expr.value, float)
 
 
 def _report_axes(
@@ -249,7 +261,7 @@ def _check_sources(call: TileCall, walks: list[Walk | None], report: Report) -> 
 
 
 def _same_registers(first: Walk, second: Walk) -> bool:
-    return first.operand.dtype == second.operand.dtype and (
+    return first.operand.dtype.bits == second.operand.dtype.bits and (
         first.memory is second.memory or np.array_equal(first.physical()[0], second.physical()[0])
     )
 

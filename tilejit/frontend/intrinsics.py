@@ -333,8 +333,22 @@ def _id(name: str) -> Callable[..., Any]:
     return meaning
 
 
+def _named_barrier_sync(lw: Lowering, barrier_id: Any, threads: Any) -> None:
+    if isinstance(barrier_id, int) and not 0 <= barrier_id <= 15:
+        lw.refuse(
+            "barrier", f"barrier_id is {barrier_id}, expected 0 to 15: a CTA has 16 named barriers",
+            help="T.cuda.cta_sync() uses barrier 0",
+        )  # fmt: skip
+    if isinstance(threads, int) and (threads <= 0 or threads % 32):
+        lw.refuse(
+            "barrier", f"barrier {barrier_id} counts {threads} threads, expected a multiple of 32: "
+            "a barrier counts whole warps",
+        )  # fmt: skip
+    _operation(OPS["cuda.named_barrier_sync"])(lw, barrier_id, threads)
+
+
 def _warpgroup_sync(lw: Lowering, barrier_id: Any) -> None:
-    _operation(OPS["cuda.named_barrier_sync"])(lw, barrier_id, 128)
+    _named_barrier_sync(lw, barrier_id, 128)
 
 
 def _mbarrier_wait(lw: Lowering, mbar: Any, phase: Any) -> None:
@@ -584,8 +598,7 @@ _MATH = (
 )  # fmt: skip
 _CUDA = (
     "shfl_idx", "shfl_xor", "shfl_up", "shfl_down", "all_sync", "any_sync", "ballot_sync",
-    "elect_sync", "warp_sync", "cta_sync", "cluster_sync", "named_barrier_sync", "fence_cta",
-    "fence_gpu",
+    "elect_sync", "warp_sync", "cta_sync", "cluster_sync", "fence_cta", "fence_gpu",
 )  # fmt: skip
 _AXIS_IDS = {
     "thread_idx": "tid", "block_idx": "ctaid", "block_dim": "ntid", "grid_dim": "nctaid",
@@ -622,6 +635,7 @@ def _build_table() -> dict[Any, Handler]:
     rows += [(cuda, "T.cuda", n, _axis_id(word)) for n, word in _AXIS_IDS.items()]
     rows += [(cuda, "T.cuda", n, _id(word)) for n, word in _IDS.items()]
     rows += [
+        (cuda, "T.cuda", "named_barrier_sync", _named_barrier_sync),
         (cuda, "T.cuda", "warpgroup_sync", _warpgroup_sync),
         (cuda, "T.cuda", "mbarrier_wait", _mbarrier_wait),
         (tile, "T.cuda.tile", "apply", _apply),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilejit import T, jit
-from tilejit.kernels import rows
+from tilejit.kernels import operands
 
 THREADS = 128
 VECTORS = 1
@@ -74,7 +74,7 @@ def add(a, b, out=None):
         return out
     for operand in (a, b):
         if operand.data_ptr() != out.data_ptr() or operand.stride() != out.stride():
-            rows.apart("an operand, unless it is the operand", operand, out)
+            operands.apart("an operand, unless it is the operand", operand, out)
     bytes_ = a.numel() * a.element_size()
     aligned = all(
         t.is_contiguous() and t.data_ptr() % 16 == 0 and not t.is_neg() for t in (a, b, out)

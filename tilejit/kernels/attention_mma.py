@@ -8,7 +8,9 @@ accumulators of Q Kᵀ, converted in pairs, are the A operand of P V.
 
 Numerics: products of 16-bit values summed in float32; exponentials are ``ex2.approx.ftz.f32``
 relative to the running maximum, or to one at most ``slack_log2`` below it; probabilities are rounded
-to the inputs' dtype for P V and summed unrounded. A row whose scores are all -inf, or with a NaN, gives NaN as torch does.
+to the inputs' dtype for P V and summed unrounded. A row whose scores are all -inf, or with a NaN,
+gives NaN as torch does. So may one with a finite score beyond 2**26: the exponents are rounded to
+float32 before the maximum is taken off.
 
 Not here: Hopper's ``wgmma``; dropout, biases, gradients; what the shapes cost (``benchmarks/notes.md``).
 """
@@ -17,9 +19,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
 from tilejit import T, jit
+from tilejit.kernels import operands
+from tilejit.kernels.operands import Facts, facts_of
 from tilejit.lib import reduce
 
 LOG2_E = math.log2(math.e)
@@ -35,6 +39,9 @@ PANEL_ELEMS = 64
 
 MAX_LENGTH = 1 << 30
 """Rows and keys are counted in int32, with room for a tile beyond the last."""
+
+SCALES = (2.0**-120, 2.0**120)
+"""Least and greatest of the scores: a product with LOG2_E is a normal float32."""
 
 MAX_VECTORS = 1 << 44
 """Of a tensor: more than any memory holds, and few enough for the checker to count their bits."""
@@ -152,8 +159,15 @@ def own_vectors(tile, plan: T.constexpr):
 
 
 @jit
-def copy(target, source):
-    T.cuda.tile.apply(T.ptx["cp.async.cg.shared.global"], target, source, chunk_bytes=VECTOR_BYTES)
+def copy(target, source, outside=None):
+    """Zeros instead, where ``outside``."""
+    T.cuda.tile.apply(
+        T.ptx["cp.async.cg.shared.global"],
+        target,
+        source,
+        chunk_bytes=VECTOR_BYTES,
+        ignore_src=outside,
+    )
 
 
 @jit
@@ -186,15 +200,19 @@ def fetch(tile, flat, index, pitch: T.constexpr, plan: T.constexpr):
 
 
 @jit
-def fetch_clamped(tile, flat, head, row, last_row, pitch: T.constexpr, plan: T.constexpr):
+def fetch_ragged(tile, flat, head, row, last_row, pitch: T.constexpr, plan: T.constexpr):
     """Request rows ``row``, ``row + 1``… of a head that begins at vector ``head``. Rows beyond
-    ``last_row`` are copies of it: finite where it is, and nothing depends on them."""
+    ``last_row`` are zeros: a value there times a probability of 0 is 0."""
     target = own_vectors(tile, plan)
     thread = T.cuda.thread_idx("x")
     for i in T.unroll(target.shape[0]):
-        wanted = min(row + i * plan.copied_rows + thread // plan.chunks, last_row)
-        index = head + T.cast(wanted, "int64") * pitch + thread % plan.chunks
-        copy(target.sub[i : i + 1, :], vector(flat, index).view(1, VECTOR_ELEMS))
+        wanted = row + i * plan.copied_rows + thread // plan.chunks
+        index = head + T.cast(min(wanted, last_row), "int64") * pitch + thread % plan.chunks
+        copy(
+            target.sub[i : i + 1, :],
+            vector(flat, index).view(1, VECTOR_ELEMS),
+            outside=wanted > last_row,
+        )
 
 
 # --- products
@@ -513,11 +531,11 @@ def attention_rows(
 
     last = tile_count - 1
     stage = tiles.sub[last % 2]
-    fetch_clamped(query_tile, Q, q_head, first_row, rows - 1, plan.query_pitch, plan)
-    fetch_clamped(stage.sub[0], K, k_head, last * tile_keys, keys - 1, plan.key_pitch, plan)
+    fetch_ragged(query_tile, Q, q_head, first_row, rows - 1, plan.query_pitch, plan)
+    fetch_ragged(stage.sub[0], K, k_head, last * tile_keys, keys - 1, plan.key_pitch, plan)
     if plan.overlap:
         T.ptx["cp.async.commit_group"]()
-    fetch_clamped(stage.sub[1], V, v_head, last * tile_keys, keys - 1, plan.value_pitch, plan)
+    fetch_ragged(stage.sub[1], V, v_head, last * tile_keys, keys - 1, plan.value_pitch, plan)
     T.ptx["cp.async.commit_group"]()
     if plan.keep_queries:
         arrived(int(plan.overlap))
@@ -592,7 +610,7 @@ TILE_KEYS = {64: 64, 128: 48}
 """Keys of a tile and of a step by the elements of a head: the most for which no register spills."""
 
 FEWER_KEYS = {64: 64, 128: 32}
-"""The same where the assembler needs more registers: before sm_90, and for rows that are one row."""
+"""The same where the assembler needs more registers: beside sm_90, and for rows that are one row."""
 
 SLACK_LOG2 = 8.0
 """Probabilities up to 256 lose nothing in either dtype, and few steps rescale the results."""
@@ -611,7 +629,7 @@ def plan_attention(
     """The plan for heads of ``head_elems``; pitches in vectors. ``major``: of the GPU's compute
     capability."""
     pitches = (query_pitch, key_pitch, value_pitch, result_pitch)
-    tile_keys = (TILE_KEYS if major >= 9 and all(pitches) else FEWER_KEYS)[head_elems]
+    tile_keys = (TILE_KEYS if major == 9 and all(pitches) else FEWER_KEYS)[head_elems]
     return AttentionPlan(
         head_elems, causal, *pitches, tile_keys=tile_keys, step_keys=tile_keys,
         heads_first=causal, keep_queries=head_elems == 64, slack_log2=SLACK_LOG2,
@@ -624,61 +642,114 @@ def attention(q, k, v, *, causal=False, scale=None, out=None):
     of H, key head ``h // (H / Hkv)`` serving query head ``h``.
 
     ``causal``: query i sees keys 0 to i, counted from the first key even where S and Skv differ.
-    ``scale``: of the scores, positive, by default 1 / sqrt(D). The elements of a row lie side by side,
+    ``scale``: of the scores, positive, by default 1 / sqrt(D); scaled scores are within ±2**26. The elements of a row lie side by side,
     rows start at multiples of 16 bytes; all else may be strided. ``out`` is like ``q`` and may not
     share memory with the others. Returns ``out``.
     """
     import torch
 
-    _check_inputs(q, k, v)
+    call = _prepared(
+        facts_of("q", q),
+        facts_of("k", k),
+        facts_of("v", v),
+        None if out is None else facts_of("out", out),
+        bool(causal),
+    )
+    scale = q.shape[3] ** -0.5 if scale is None else float(scale)
+    if not SCALES[0] <= scale <= SCALES[1]:
+        raise ValueError(
+            f"scale is {scale}, expected a positive number, {SCALES[0]} to {SCALES[1]}"
+        )
     if out is None:
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    _check_result(q, k, v, out)
-    scale = q.shape[3] ** -0.5 if scale is None else float(scale)
-    if not (scale > 0 and math.isfinite(scale)):
-        raise ValueError(f"scale is {scale}, expected a positive finite number")
-    if out.numel():
-        pitches = (_row_pitch(tensor) for tensor in (q, k, v, out))
-        major = torch.cuda.get_device_capability(q.device)[0] if q.is_cuda else 9
-        launch(q, k, v, out, scale, plan_attention(q.shape[3], bool(causal), *pitches, major))
+    elif call is not None:
+        operands.result_apart(("q", "k", "v"), (q, k, v), out, call.geometry.spans_bytes)
+    if call is not None:
+        _run((q, k, v, out), call.geometry, scale, call.plan)
     return out
 
 
 def launch(q, k, v, out, scale, plan) -> None:
     """Run the kernel on checked tensors by ``plan``."""
+    tensors = {"q": q, "k": k, "v": v, "out": out}
+    geometry = _geometry(*(facts_of(name, tensor) for name, tensor in tensors.items()))
+    _run(tensors.values(), geometry, scale, plan)
+
+
+def _run(tensors, geometry, scale, plan) -> None:
+    flat = [t.as_strided(shape, (1,)) for t, shape in zip(tensors, geometry.flat_shapes)]
+    attention_rows(*flat, *geometry.sizes, scale * LOG2_E, plan)
+
+
+@dataclass(frozen=True, slots=True)
+class _Geometry:
+    """Of q, k, v and out: the storage from the first to the last element, and the kernel's sizes and
+    pitches."""
+
+    flat_shapes: tuple[tuple[int], ...]
+    spans_bytes: tuple[int, ...]
+    sizes: tuple[int, ...]
+
+
+def _geometry(q: Facts, k: Facts, v: Facts, out: Facts) -> _Geometry:
     tensors = (q, k, v, out)
     batches, heads, rows, _ = q.shape
     pitches = (_pitch(tensor, d) for tensor in tensors for d in (0, 1))
-    attention_rows(
-        *map(_flat, tensors), batches, heads, heads // k.shape[1], rows, k.shape[2], *pitches,
-        scale * LOG2_E, plan,
-    )  # fmt: skip
+    return _Geometry(
+        tuple((t.span_elems,) for t in tensors),
+        tuple(t.span_bytes for t in tensors),
+        (batches, heads, heads // k.shape[1], rows, k.shape[2], *pitches),
+    )
 
 
-def _pitch(tensor, dimension: int) -> int:
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """What calls with the same facts have in common."""
+
+    geometry: _Geometry
+    plan: AttentionPlan
+
+
+@lru_cache(operands.REMEMBERED)
+def _prepared(q: Facts, k: Facts, v: Facts, out: Facts | None, causal: bool) -> _Call | None:
+    """The checked call; None for an empty result. Without an ``out``, for a new one."""
+    _check_inputs(q, k, v)
+    if out is None:
+        _, heads, rows, head_elems = q.shape
+        row_elems = rows * head_elems
+        strides = (heads * row_elems, row_elems, head_elems, 1)
+        out = q._replace(strides=strides, address=0)
+    _check_alike("out", out, q, tuple(q.shape))
+    if 0 in q.shape:
+        return None
+    _check_result(out)
+    pitches = (_row_pitch(tensor) for tensor in (q, k, v, out))
+    plan = plan_attention(q.shape[3], causal, *pitches, _major(q.device))
+    return _Call(_geometry(q, k, v, out), plan)
+
+
+def _major(device) -> int:
+    """Of the compute capability. The simulator has that of Hopper."""
+    import torch
+
+    return torch.cuda.get_device_capability(device)[0] if device.type == "cuda" else 9
+
+
+def _pitch(tensor: Facts, dimension: int) -> int:
     """Vectors from one index of a dimension to the next; 0 where there is one index only."""
-    return tensor.stride(dimension) // VECTOR_ELEMS if tensor.shape[dimension] > 1 else 0
+    return tensor.strides[dimension] // VECTOR_ELEMS if tensor.shape[dimension] > 1 else 0
 
 
-def _row_pitch(tensor) -> int:
+def _row_pitch(tensor: Facts) -> int:
     """Vectors from one row to the next. One row alone says nothing: it shares others' variant."""
     return _pitch(tensor, 2) if tensor.shape[2] > 1 else tensor.shape[3] // VECTOR_ELEMS
 
 
-def _span_elems(tensor) -> int:
-    """Elements from the first to the last, both included."""
-    return sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride())) + 1
-
-
-def _flat(tensor):
-    return tensor.as_strided((_span_elems(tensor),), (1,))
-
-
-def _check_inputs(q, k, v) -> None:
+def _check_inputs(q: Facts, k: Facts, v: Facts) -> None:
     """``ValueError`` for what the kernel cannot read."""
     import torch
 
-    if q.ndim != 4 or k.ndim != 4:
+    if len(q.shape) != 4 or len(k.shape) != 4:
         raise ValueError(
             f"expected queries (B, H, S, D) and keys (B, Hkv, Skv, D), got shapes "
             f"{tuple(q.shape)} and {tuple(k.shape)}"
@@ -689,9 +760,9 @@ def _check_inputs(q, k, v) -> None:
         raise ValueError(f"expected float16 or bfloat16, got {q.dtype}")
     if head_elems not in TILE_KEYS:
         raise ValueError(f"expected heads of 64 or 128 elements, got {head_elems}")
-    if key_heads == 0 or heads % key_heads:
+    if heads != key_heads and (key_heads == 0 or heads % key_heads):
         raise ValueError(f"{heads} query heads do not share {key_heads} key heads evenly")
-    if not 1 <= keys <= MAX_LENGTH or rows > MAX_LENGTH:
+    if max(rows, keys) > MAX_LENGTH or (keys == 0 and 0 not in q.shape):
         raise ValueError(
             f"{rows} queries and {keys} keys, expected at most {MAX_LENGTH}, and a key at least"
         )
@@ -701,48 +772,34 @@ def _check_inputs(q, k, v) -> None:
         _check_vectors(name, tensor)
 
 
-def _check_result(q, k, v, out) -> None:
+def _check_result(out: Facts) -> None:
     """``ValueError`` for an ``out`` that the kernel cannot write."""
-    _check_alike("out", out, q, tuple(q.shape))
     _check_vectors("out", out)
     end = 0
-    for stride, extent in sorted(zip(out.stride(), out.shape)):
+    for stride, extent in sorted(zip(out.strides, out.shape)):
         if extent > 1:
             if stride <= end:
-                raise ValueError(f"elements of out overlap: strides {out.stride()}")
+                raise ValueError(f"elements of out overlap: strides {tuple(out.strides)}")
             end += (extent - 1) * stride
-    for name, tensor in (("q", q), ("k", k), ("v", v)):
-        if _ranges_meet(tensor, out):
-            raise ValueError(f"out may not share memory with {name}")
 
 
-def _check_alike(name: str, tensor, q, shape: tuple[int, ...]) -> None:
-    if tuple(tensor.shape) != shape or tensor.dtype != q.dtype or tensor.device != q.device:
+def _check_alike(name: str, tensor: Facts, q: Facts, shape: tuple[int, ...]) -> None:
+    if tensor.shape != shape or tensor.dtype != q.dtype or tensor.device != q.device:
         raise ValueError(
             f"{name} is {tensor.dtype} of shape {tuple(tensor.shape)} on {tensor.device}, expected "
             f"{q.dtype} of shape {shape} on {q.device}"
         )
 
 
-def _check_vectors(name: str, tensor) -> None:
+def _check_vectors(name: str, tensor: Facts) -> None:
     """Rows are whole vectors at whole multiples of a vector."""
-    if tensor.stride(3) != 1:
+    if tensor.strides[3] != 1:
         raise ValueError(
-            f"the elements of a row of {name} lie {tensor.stride(3)} apart; call .contiguous()"
+            f"the elements of a row of {name} lie {tensor.strides[3]} apart; call .contiguous()"
         )
-    steps = [s for n, s in zip(tensor.shape[:3], tensor.stride()) if n > 1]
-    if tensor.data_ptr() % VECTOR_BYTES or any(s % VECTOR_ELEMS for s in steps):
+    steps = [s for n, s in zip(tensor.shape[:3], tensor.strides) if n > 1]
+    if tensor.address or any(s % VECTOR_ELEMS for s in steps):
         raise ValueError(
             f"rows of {name} must start at multiples of {VECTOR_BYTES} bytes: its address ends in "
-            f"{tensor.data_ptr() % VECTOR_BYTES}, its strides are {tuple(tensor.stride())} elements; "
-            "call .contiguous()"
+            f"{tensor.address}, its strides are {tuple(tensor.strides)} elements; call .contiguous()"
         )
-
-
-def _ranges_meet(a, b) -> bool:
-    """Whether the bytes from the first to the last element of both have some in common."""
-    if a.device.type == "meta" or not a.numel() or not b.numel():
-        return False
-    a_end = a.data_ptr() + _span_elems(a) * a.element_size()
-    b_end = b.data_ptr() + _span_elems(b) * b.element_size()
-    return bool(a.data_ptr() < b_end and b.data_ptr() < a_end)

@@ -17,13 +17,17 @@ Not here: wgmma and TMA; splitting K over CTAs; what the tile shapes cost (``ben
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 
 from tilejit import T, jit
-from tilejit.kernels import rows
+from tilejit.kernels import operands, rows
+from tilejit.kernels.operands import Facts, facts_of
 
 K_STEP = 16
 """Of one mma.m16n8k16."""
+
+MAX_EXTENT = 1 << 30
+"""Of N and K, which are counted in int32, with room for a tile beyond the last. M has no such limit."""
 
 
 @dataclass(frozen=True)
@@ -225,7 +229,8 @@ def multiply(sums, a, b, dtype: T.constexpr):
 
 @jit
 def relu(x):
-    return max(x, 0.0)
+    """As torch has it: NaN and -0.0 stay what they are."""
+    return 0.0 if x < 0.0 else x
 
 
 @jit
@@ -487,7 +492,7 @@ RESERVED_BYTES = 1024
 """Of the SM's shared memory, for every CTA on it."""
 
 
-@cache
+@lru_cache(operands.REMEMBERED)
 def plan_matmul(
     m: int,
     n: int,
@@ -533,46 +538,50 @@ def _device(index: int) -> Device:
 _ACTIVATIONS = {"relu": relu, "gelu": gelu, "silu": silu}
 
 
-def _rows_of(what: str, matrix, k_axis: int):
+def _rows_of(what: str, matrix: Facts, k_axis: int) -> tuple[Facts, bool]:
     """(the matrix or its transpose, such that a row's elements lie side by side; whether its rows run
     along K)."""
     other = 1 - k_axis
     along_k, along_other = (
-        matrix.stride(axis) == 1 or matrix.shape[axis] == 1 for axis in (k_axis, other)
+        matrix.strides[axis] == 1 or matrix.shape[axis] == 1 for axis in (k_axis, other)
     )
     if not (along_k or along_other):
         raise ValueError(
             f"neither the rows nor the columns of {what} lie side by side (strides "
-            f"{tuple(matrix.stride())}); call .contiguous()"
+            f"{tuple(matrix.strides)}); call .contiguous()"
         )
     k_major = along_k and not (along_other and matrix.shape[k_axis] == 1)
-    return (matrix if k_major == (k_axis == 1) else matrix.t()), k_major
+    if k_major != (k_axis == 1):
+        matrix = matrix._replace(shape=matrix.shape[::-1], strides=matrix.strides[::-1])
+    return matrix, k_major
 
 
-def _vectors_of(matrix):
-    """Rows of elements as (rows, vectors, elements of a vector); the longest vectors up to 16 bytes of
-    which the address, the row and the pitch are multiples."""
+def _vectors_of(matrix: Facts) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Shape and strides of rows of elements as (rows, vectors, elements of a vector); the longest
+    vectors up to 16 bytes of which the address, the row and the pitch are multiples."""
     row_count, row_elems = matrix.shape
-    pitch = matrix.stride(0) if row_count > 1 else row_elems
-    together = 16 | matrix.data_ptr() | row_elems * 2 | pitch * 2
+    pitch = matrix.strides[0] if row_count > 1 else row_elems
+    together = 16 | matrix.address | row_elems * 2 | pitch * 2
     elems = (together & -together) // 2
-    return matrix.as_strided((row_count, row_elems // elems, elems), (pitch, elems, 1))
+    return (row_count, row_elems // elems, elems), (pitch, elems, 1)
 
 
-def _check(a, b, bias, out) -> None:
+def _check(a: Facts, b: Facts, bias: Facts | None, out: Facts | None) -> None:
     """``ValueError`` for what the kernel cannot multiply."""
     for what, matrix in (("a", a), ("b", b)):
-        if matrix.ndim != 2:
+        if len(matrix.shape) != 2:
             raise ValueError(f"{what} is a matrix, got shape {tuple(matrix.shape)}")
     if str(a.dtype) not in ("torch.float16", "torch.bfloat16") or b.dtype != a.dtype:
         raise ValueError(
             f"expected a and b of one dtype, float16 or bfloat16, got {a.dtype} and {b.dtype}"
         )
-    if a.shape[1] != b.shape[0] or a.shape[1] == 0:
+    if a.shape[1] != b.shape[0]:
         raise ValueError(
-            f"expected a (M, K) and b (K, N) with one K of at least 1, got {tuple(a.shape)} and "
-            f"{tuple(b.shape)}"
+            f"expected a (M, K) and b (K, N) with one K, got {tuple(a.shape)} and {tuple(b.shape)}"
         )
+    if max(b.shape) > MAX_EXTENT:
+        raise ValueError(f"b is {tuple(b.shape)}, expected at most {MAX_EXTENT} either way")
+    operands.same_device(a=a, b=b, bias=bias, out=out)
     shape = (a.shape[0], b.shape[1])
     if bias is not None:
         if bias.shape != shape[1:] or (
@@ -588,10 +597,40 @@ def _check(a, b, bias, out) -> None:
         raise ValueError(
             f"out is {out.dtype} of shape {tuple(out.shape)}, expected {a.dtype} of shape {shape}"
         )
-    if shape[1] > 1 and out.stride(1) != 1:
-        raise ValueError(f"the elements of out's rows lie {out.stride(1)} apart, expected 1")
-    if shape[0] > 1 and out.stride(0) < shape[1]:
-        raise ValueError(f"rows of out overlap: {shape[1]} elements, {out.stride(0)} apart")
+    if shape[1] > 1 and out.strides[1] != 1:
+        raise ValueError(f"the elements of out's rows lie {out.strides[1]} apart, expected 1")
+    if shape[0] > 1 and out.strides[0] < shape[1]:
+        raise ValueError(f"rows of out overlap: {shape[1]} elements, {out.strides[0]} apart")
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """What calls with the same facts have in common. ``a``, ``b`` and ``c``: shape and strides of the
+    operands' vectors; ``spans_bytes``: from the first to the last of a, b, bias and out."""
+
+    a: tuple[tuple[int, ...], tuple[int, ...]]
+    b: tuple[tuple[int, ...], tuple[int, ...]]
+    c: tuple[tuple[int, ...], tuple[int, ...]]
+    plan: MatmulPlan
+    spans_bytes: tuple[int, int, int, int]
+
+
+@lru_cache(operands.REMEMBERED)
+def _prepared(a: Facts, b: Facts, bias: Facts | None, out: Facts | None) -> _Call | None:
+    """The checked call; None where there is nothing to multiply. Without an ``out``, for a new one."""
+    _check(a, b, bias, out)
+    (m, k), n = a.shape, b.shape[1]
+    if m * n * k == 0:
+        return None
+    if out is None:
+        out = Facts((m, n), (n, 1), a.dtype, a.device, 0)
+    a_rows, a_k_major = _rows_of("a", a, 1)
+    b_rows, b_k_major = _rows_of("b", b, 0)
+    views = a_view, b_view, _ = tuple(map(_vectors_of, (a_rows, b_rows, out)))
+    device = _device(a.device.index) if a.device.type == "cuda" else Device()
+    plan = plan_matmul(m, n, k, min(a_view[0][2], b_view[0][2]), a_k_major, b_k_major, device)
+    spans = (0 if t is None else t.span_elems * t.dtype.itemsize for t in (a, b, bias, out))
+    return _Call(*views, plan, tuple(spans))
 
 
 def matmul(a, b, *, bias=None, activation=None, out=None):
@@ -600,33 +639,40 @@ def matmul(a, b, *, bias=None, activation=None, out=None):
     Each of ``a`` and ``b`` may be row- or column-major, with rows (columns) further apart than they are
     long; rows that start at multiples of 16 bytes go fastest. ``bias`` (N,) in float32 or the inputs'
     dtype. ``activation``: "relu", "gelu" (its tanh form), "silu", or a function of one float32 as
-    ``T.cuda.tile.ewise`` takes it. ``out`` (M, N) has rows of adjacent elements and shares no memory with
-    the inputs. Returns ``out``. A new N or K, or a new layout, is compiled anew; a new M is not.
+    ``T.cuda.tile.ewise`` takes it, each object of which is compiled for. ``out`` (M, N) has rows of adjacent elements and shares no memory with
+    the inputs. Returns ``out``.
+
+    Compiled anew for a new N or K, a new distance between rows, and a new M of a column-major ``a``. A
+    new M of a row-major one at most needs another of the few tile shapes.
     """
     import torch
 
-    _check(a, b, bias, out)
-    if out is None:
-        out = torch.empty((a.shape[0], b.shape[1]), dtype=a.dtype, device=a.device)
-    if isinstance(activation, str):
-        if activation not in _ACTIVATIONS:
-            raise ValueError(
-                f"activation is {activation!r}, expected {', '.join(map(repr, _ACTIVATIONS))}, a "
-                "function or None"
-            )
-        activation = _ACTIVATIONS[activation]
-    (m, k), n = a.shape, b.shape[1]
-    if m == 0 or n == 0:
-        return out
-    a_rows, a_k_major = _rows_of("a", a, 1)
-    b_rows, b_k_major = _rows_of("b", b, 0)
-    for what, operand in (("a", a_rows), ("b", b_rows), ("bias", bias)):
-        if operand is not None:
-            rows.apart(what, operand, out)
-    a_vectors, b_vectors = _vectors_of(a_rows), _vectors_of(b_rows)
-    device = _device(a.device.index) if a.is_cuda else Device()
-    plan = plan_matmul(
-        m, n, k, min(a_vectors.shape[2], b_vectors.shape[2]), a_k_major, b_k_major, device
+    call = _prepared(
+        facts_of("a", a),
+        facts_of("b", b),
+        None if bias is None else facts_of("bias", bias),
+        None if out is None else facts_of("out", out),
     )
-    matmul_tiles(a_vectors, b_vectors, bias, _vectors_of(out), plan, activation)
+    if isinstance(activation, str):
+        activation = _ACTIVATIONS.get(activation, activation)
+    if not (activation is None or callable(activation)):
+        raise ValueError(
+            f"activation is {activation!r}, expected {', '.join(map(repr, _ACTIVATIONS))}, a "
+            "function or None"
+        )
+    given, shape = out, (a.shape[0], b.shape[1])
+    if out is None:
+        out = torch.empty(shape, dtype=a.dtype, device=a.device)
+    if call is None:
+        if 0 in shape:
+            return out
+        # K is 0: the sums are those of zeros.
+        a, b = a.new_zeros(1, 8).expand(shape[0], 8), a.new_zeros(8, 1).expand(8, shape[1])
+        return matmul(a, b, bias=bias, activation=activation, out=out)
+    if given is not None:
+        operands.result_apart(("a", "b", "bias"), (a, b, bias), out, call.spans_bytes)
+    matmul_tiles(
+        a.as_strided(*call.a), b.as_strided(*call.b), bias, out.as_strided(*call.c), call.plan,
+        activation,
+    )  # fmt: skip
     return out

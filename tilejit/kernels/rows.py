@@ -16,6 +16,7 @@ from math import inf
 from typing import Literal
 
 from tilejit import T, jit
+from tilejit.kernels import operands
 
 SHARED_BYTES_ONE_CTA = 200 * 1024
 SHARED_BYTES_TWO_CTAS = 112 * 1024
@@ -382,11 +383,11 @@ def plan_for(kernel: Kernel, source, target, *parameters) -> RowPlan | None:
         if target.stride(0) < row_elems:
             raise ValueError(f"rows of out overlap: {row_elems} elements, {target.stride(0)} apart")
         addresses |= (source.stride(0) | target.stride(0)) * elem_bytes
-    apart("the input", source, target)
+    operands.apart("the input", source, target)
     for parameter in parameters:
         if parameter is not None:
             _alike("the weight or bias", parameter, source, (row_elems,))
-            apart("the weight or bias", parameter, target)
+            operands.apart("the weight or bias", parameter, target)
             addresses |= parameter.data_ptr()
     if rows == 0 or row_elems == 0:
         return None
@@ -406,32 +407,6 @@ def _alike(what: str, tensor, source, shape: tuple[int, ...]) -> None:
 def _dense_rows(tensor) -> None:
     if tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
         raise ValueError(f"the elements of a row lie {tensor.stride(-1)} apart; call .contiguous()")
-
-
-def apart(what: str, a, b) -> None:
-    """Refuse two tensors that share memory."""
-    if a.device.type != "meta" and _overlap(a, b):
-        raise ValueError(f"the result may not share memory with {what}")
-
-
-def _overlap(a, b) -> bool:
-    """Whether elements of two vectors, or of two matrices of unit-stride rows, meet: exactly where their
-    first strides are one, else as address ranges."""
-    if a.numel() == 0 or b.numel() == 0:
-        return False
-
-    def end(t) -> int:
-        last = sum((n - 1) * s for n, s in zip(t.shape, t.stride()))
-        return t.data_ptr() + (last + 1) * t.element_size()
-
-    if a.data_ptr() >= end(b) or b.data_ptr() >= end(a):
-        return False
-    if a.shape != b.shape or a.stride(0) != b.stride(0):
-        return True
-    pitch = a.stride(0) * a.element_size()
-    width = (a.shape[1] if a.ndim == 2 else 1) * a.element_size()
-    apart = (b.data_ptr() - a.data_ptr()) % pitch if pitch else 0
-    return apart < width or apart + width > pitch
 
 
 _plan_cached = lru_cache(maxsize=None)(plan_rows)

@@ -31,6 +31,7 @@ class OperandSpec:
     uint32, f32x2 uint64, f16 and bf16 uint16 containers (the matching float dtype is accepted for
     f16/bf16); sub-word b8/u8/s8 use 8-bit storage in a 16-bit register. ``sinkable``: ``_`` may
     stand for a register. ``joined``: written ``before|this`` with the operand before it.
+    ``values``: what an immediate may be; None: any integer.
     """
 
     name: str
@@ -43,6 +44,7 @@ class OperandSpec:
     optional: bool = False
     sinkable: bool = False
     joined: bool = False
+    values: range | tuple[int, ...] | None = None
 
     @property
     def bits(self) -> int:

@@ -16,7 +16,8 @@ Operands, separated by spaces, in PTX order:
     ``=d:b32~``       the sink ``_`` may stand here; with ``*$vec`` in a vector only
     ``=|p:pred``      joined to the operand before it by a bar, ``d|p``
     ``[a:b32*4@global]``  an address; type and lanes are what is accessed
-    ``#lut``          an integer literal
+    ``#n``            an integer literal;  ``#n:4|8`` one of these;  ``#n:0..255`` from … to;
+                      ``#n:24..256/8`` in steps of 8
 A type ``pred`` makes the operand a predicate.
 
 Rows are parsed when first needed. Not here: the rows themselves (``ptx.tables``), choosing among
@@ -42,6 +43,9 @@ _GROUP = re.compile(
 _OPERAND = re.compile(
     r"(?P<direction>[=+]?)(?P<bar>\|?)(?P<name>\w+):(?P<type>[$%]?\w+)"
     r"(?:\*(?P<lanes>\$?\w+|\{\$?\w+\}))?(?:@(?P<space>[$\w:]+))?(?P<sink>~?)"
+)
+_IMMEDIATE = re.compile(
+    r"#(?P<name>\w+)(?::(?:(?P<least>\d+)\.\.(?P<most>\d+)(?:/(?P<step>\d+))?|(?P<each>[\d|]+)))?"
 )
 _DIRECTIONS: dict[str, Direction] = {"": "r", "=": "w", "+": "rw"}
 
@@ -137,21 +141,22 @@ def _usual_name(choices: tuple[tuple[str, ...], ...]) -> str:
 
 
 @cache
-def _parse_operand(text: str) -> tuple[OperandKind, re.Match[str] | None, str]:
-    if text.startswith("#"):
-        return "imm", None, text[1:]
+def _parse_operand(text: str) -> tuple[OperandKind, re.Match[str], str]:
+    literal = text.startswith("#")
     inner = text.replace("[", "").removesuffix("]")
-    found = _OPERAND.fullmatch(inner)
+    found = (_IMMEDIATE if literal else _OPERAND).fullmatch(inner)
     if found is None:
         raise DefinitionError(f"operand {text!r} is malformed")
+    if literal:
+        return "imm", found, found["name"]
     kind: OperandKind = "addr" if "[" in text else "pred" if found["type"] == "pred" else "reg"
     return kind, found, found["name"]
 
 
 def _operand(text: str, named: dict[str, str]) -> OperandSpec:
     kind, found, name = _parse_operand(text)
-    if found is None:
-        return OperandSpec(name, "r", "imm")
+    if kind == "imm":
+        return OperandSpec(name, "r", kind, values=_values(found))
     lanes = found["lanes"] or "1"
     forced = lanes.startswith("{")
     count = _lanes(_resolved(lanes.strip("{}"), named))
@@ -166,6 +171,15 @@ def _operand(text: str, named: dict[str, str]) -> OperandSpec:
         sinkable=bool(found["sink"]) and (count > 1 or not lanes.startswith("$")),
         joined=bool(found["bar"]),
     )
+
+
+def _values(found: re.Match[str]) -> range | tuple[int, ...] | None:
+    """What the row lets an immediate be."""
+    if found["each"] is not None:
+        return tuple(map(int, found["each"].split("|")))
+    if found["least"] is None:
+        return None
+    return range(int(found["least"]), int(found["most"]) + 1, int(found["step"] or 1))
 
 
 def _resolved(text: str, named: dict[str, str]) -> str:

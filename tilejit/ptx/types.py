@@ -77,13 +77,22 @@ def accepts(spec: OperandSpec, dtype: DType) -> bool:
 def describe(spec: OperandSpec) -> str:
     """What ``spec`` takes, for messages: ``four float32 or uint32 registers (.f32)``."""
     if spec.kind == "imm":
-        return "an integer literal"
+        return f"an integer literal{_values(spec.values)}"
     if spec.kind == "pred":
         return "a bool (predicate register)"
     if spec.kind == "addr":
         space = f"a {spec.space} address" if spec.space else "an address"
         return f"{space} of {_elements(spec)}"
     return f"{_count(spec.lanes)} {_element(spec)} register{'s' * (spec.lanes > 1)} (.{spec.type})"
+
+
+def _values(values: range | tuple[int, ...] | None) -> str:
+    if values is None:
+        return ""
+    if isinstance(values, tuple):
+        return ", " + " or ".join(map(str, values))
+    steps = "" if values.step == 1 else f" in steps of {values.step}"
+    return f", {values[0]} to {values[-1]}{steps}"
 
 
 def _elements(spec: OperandSpec) -> str:

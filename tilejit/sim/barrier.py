@@ -41,12 +41,24 @@ class Wait:
         return {"cta": "the CTA barrier", "cluster": "the cluster barrier"}[self.kind]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Round:
+    """The last round of a named barrier in a CTA: its warps, the tick that it began, what they
+    waited for."""
+
+    warps: Bools
+    tick: int
+    wait: Wait
+
+
 @dataclass(slots=True, eq=False)
 class Barriers:
-    """Who waits where. ``waiting`` holds cohorts with a ``wait``."""
+    """Who waits where. ``waiting`` holds cohorts with a ``wait``; ``rounds``, by CTA and number, those
+    that some warps of the CTA were not part of."""
 
     batch: Batch
     waiting: list[Cohort] = field(default_factory=list)
+    rounds: dict[tuple[int, int], Round] = field(default_factory=dict)
 
     def alive_rows(self) -> Bools:
         """Per warp of the batch: has it a lane that has not exited?"""
@@ -86,6 +98,10 @@ class Barriers:
         self._check_one_place(cohorts, place_of.reshape(-1, per_group), complete, kind)
         which = np.flatnonzero(complete)
         if kind == "cta":
+            wait = cohorts[0].wait
+            assert wait is not None
+            self._check_rounds(number, arrived.reshape(-1, per_group), which, wait)
+            self._forget_rounds(number, which)
             batch.clocks.cta_barrier(which)
         else:
             batch.clocks.cluster_barrier(which)
@@ -135,18 +151,31 @@ class Barriers:
         if not complete.any():
             return None
         self._check_count(cohorts, number, threads, wanted.reshape(-1, warps), complete)
-        self._join_named(per_cta, complete)
+        wait = cohorts[0].wait
+        assert wait is not None
+        self._check_rounds(number, per_cta, np.flatnonzero(complete), wait)
+        self._join_named(per_cta, complete, wait)
         return arrived & np.repeat(complete, warps)
 
-    def _join_named(self, per_cta: Bools, complete: Bools) -> None:
+    def _join_named(self, per_cta: Bools, complete: Bools, wait: Wait) -> None:
         geometry, clocks = self.batch.geometry, self.batch.clocks
         everyone = ~any_lane(~per_cta) & complete
         if everyone.any():
             clocks.cta_barrier(np.flatnonzero(everyone))
+            self._forget_rounds(wait.number, np.flatnonzero(everyone))
         for cta in np.flatnonzero(complete & ~everyone).tolist():
             start = cta % geometry.cluster_size * geometry.slots
             lanes = np.repeat(per_cta[cta], LANES)
-            clocks.group_barrier(cta // geometry.cluster_size, start + np.flatnonzero(lanes))
+            cluster = cta // geometry.cluster_size
+            clocks.group_barrier(cluster, start + np.flatnonzero(lanes))
+            tick = int(clocks.tick[cluster])
+            self.rounds[cta, wait.number] = Round(per_cta[cta], tick, wait)
+
+    def _forget_rounds(self, number: int, which: Ints) -> None:
+        """A round of all warps has come: whoever joins the next one was there."""
+        if self.rounds:
+            for cta in which.tolist():
+                self.rounds.pop((cta, number), None)
 
     def _check_count(
         self, cohorts: list[Cohort], number: int, threads: Ints, wanted: Ints, complete: Bools
@@ -167,6 +196,39 @@ class Barriers:
             number,
             int(wrong.sum()),
         )
+
+    def _check_rounds(self, number: int, arrived: Bools, which: Ints, wait: Wait) -> None:
+        """Warps that were not in the barrier's last round must come after it: else they could have
+        been counted there. ``arrived``: (CTAs, warps). Single warps never share a round."""
+        batch = self.batch
+        watch = batch.shared.watch
+        if not self.rounds or watch.ordered_by_memory or not watch.hazards:
+            return
+        slots = batch.geometry.slots
+        for cta in which.tolist():
+            last = self.rounds.get((cta, number))
+            if last is None or last.wait.threads == wait.threads == LANES:
+                continue
+            new = np.flatnonzero(arrived[cta] & ~last.warps)
+            first = (batch.first_cta + cta) * slots
+            earlier = np.full(new.size, first + LANES * int(np.argmax(last.warps)))
+            before = np.full(new.size, last.tick - 1)
+            late = batch.clocks.ordered(earlier, before, first + LANES * new)
+            if late.all():
+                continue
+            row = cta * batch.geometry.warps + int(new[np.argmin(late)])
+            batch.faults.add(
+                "sim/barrier-count",
+                f"{batch.describe_row(row)} joins barrier {number}, and nothing orders it after the "
+                "last round there, which other warps made up: either round may count it",
+                wait.span,
+                (
+                    ("last", f"warps {lane_list(last.warps)} at {place(last.wait.span)}"),
+                    ("help", "use another barrier number (T.cuda.cta_sync() is barrier 0), or a "
+                     "barrier between the two that both sides join"),
+                ),
+                (number, last.wait.span),
+            )  # fmt: skip
 
     def _take(self, kind: str, number: int, rows: Bools) -> list[Cohort]:
         ready: list[Cohort] = []

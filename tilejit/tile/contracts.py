@@ -148,9 +148,9 @@ def _static_extents(operand: TensorOperand, report: Report) -> bool:
 def _atom_help(
     operand: TensorOperand, prefix: tuple[int, ...], atom: tuple[int, ...]
 ) -> str | None:
-    shape = ", ".join(map(str, operand.extents))
     if atom == (1,) and operand.extents[: len(prefix)] == prefix:
-        return f"a scalar instruction's operands end in 1: .view({shape}, 1)"
+        shape = ", ".join(map(str, (*operand.extents, 1)))
+        return f"a scalar instruction's operands end in 1: .view({shape})"
     if atom[0] == 1 and operand.extents[len(prefix) :] == atom[1:]:
         return f"an axis of extent 1 is missing: .view({', '.join(map(str, (*prefix, *atom)))})"
     if len(atom) == 1 and operand.extents and operand.extents[-1] % atom[0] == 0:

@@ -10,6 +10,7 @@ Not here: values of expressions (``tile.values``), what groups an active set for
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -17,6 +18,8 @@ import numpy as np
 from tilejit import dtypes
 from tilejit.errors import InternalError, fault
 from tilejit.ir import nodes, walk
+from tilejit.ir.dims import MAX_OFFSET_ELEMS
+from tilejit.layout import TileLayout
 from tilejit.tile.affine import (
     GRID,
     HUGE,
@@ -48,8 +51,10 @@ from tilejit.tile.values import (
     integer_bounds,
 )
 
-MAX_PASSES = 8
-"""A loop's fixed point takes 2 to 4 passes; after this many every changing value is unknown."""
+MAX_PASSES = 10
+"""A loop's fixed point takes 2 to 6 passes; after this many every changing value is unknown."""
+AIMS = 2
+COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,15 +112,18 @@ class _Guess:
     """What a variable assigned in a loop is at the top of an iteration.
 
     ``step``: it is ``init + step · iteration``. A value that changes otherwise is first ``grown`` to
-    cover one more iteration, then ``widened`` to its type's range, then narrowed once and ``fixed``.
+    cover one more iteration, then ``aimed`` at what the loop ``compared`` values with, then ``widened``
+    to its type's range, then narrowed once and ``fixed``.
     """
 
     init: Value
     type: nodes.Type
     value: Value
+    compared: tuple[int, ...] = ()
     step: Number | None = None
     probe: bool = True
     grown: bool = False
+    aimed: int = 0
     widened: bool = False
     fixed: bool = False
 
@@ -160,7 +168,7 @@ class _Interpreter:
             if dtype.is_integer:
                 low, high = integer_bounds(dtype)
                 if param.name in dynamic:
-                    low, high = 1, min(high, MAX_EXTENT)
+                    low, high = 1, min(high, dynamic[param.name])
                 symbol = Symbol(param.name, low, high, level=GRID)
                 state.env[param.name] = of_symbol(symbol)
             else:
@@ -338,7 +346,8 @@ class _Interpreter:
         serial = Symbol("", 0, 0).serial
         names = sorted(_assigned(block) & state.env.keys())
         outside = _State(top.context, dict(top.env), state.lost_return)
-        guesses = {n: self._first_guess(state, n) for n in names}
+        compared = _compared(block, names)
+        guesses = {n: self._first_guess(state, n, compared) for n in names}
         for attempt in range(MAX_PASSES + 1):
             last = attempt == MAX_PASSES
             if last:
@@ -430,7 +439,7 @@ class _Interpreter:
 
     # --- guesses
 
-    def _first_guess(self, state: _State, name: str) -> _Guess:
+    def _first_guess(self, state: _State, name: str, compared: tuple[int, ...]) -> _Guess:
         init = state.env[name]
         value: Value = init
         if isinstance(init, Affine):
@@ -438,7 +447,7 @@ class _Interpreter:
             value = hull([(state.context, init)], name, level)
         elif isinstance(init, Cond):
             value = unknown_truth(self._evaluator(state).level(init))
-        return _Guess(init, self.types[name], value)
+        return _Guess(init, self.types[name], value, compared)
 
     def _anything(self, guess: _Guess, name: str) -> Value:
         low, high = _type_bounds(guess.type)
@@ -481,7 +490,9 @@ class _Interpreter:
         if guess.step is not None:
             if steady and np.array_equal(np.asarray(change), np.asarray(guess.step)):
                 return True
-            return self._widen(guess, name, values)
+            # What the steps led to says little: start again with the first iteration.
+            guess.step = None
+            return False
         if guess.probe:
             guess.probe = False
             if steady and isinstance(change, int) and change == 0:
@@ -532,19 +543,59 @@ class _Interpreter:
             everything.append((whole, guess.value))
         ranges = [c.range(v) for c, v in everything]
         low, high = min(r[0] for r in ranges), max(r[1] for r in ranges)
+        aim = None
         if guess.grown:
             init_low, init_high = whole.range(guess.init)
-            type_low, type_high = _type_bounds(guess.type)
-            low = init_low if low >= init_low else type_low
-            high = init_high if high <= init_high else type_high
+            sinks, rises = low < init_low, high > init_high
+            aim = self._aim(guess, low if sinks else None, high if rises else None)
+            least, greatest = aim or _type_bounds(guess.type)
+            low = least if sinks else init_low
+            high = greatest if rises else init_high
         level = min(c.uniformity(v) for c, v in everything)
         mod, rem = common_congruence(everything)
-        guess.step, guess.widened, guess.grown = None, guess.grown, True
+        guess.step, guess.widened, guess.grown = None, guess.grown and aim is None, True
         guess.value = of_symbol(Symbol(name, low, high, mod=mod, rem=rem, level=level))
         return False
 
+    def _aim(self, guess: _Guess, low: int | None, high: int | None) -> tuple[int, int] | None:
+        """Bounds for a variable that is reset where it reaches c: first short of c, then up to it.
+        ``low``, ``high``: what it sinks or rises to; None where it does neither."""
+        least, greatest = _type_bounds(guess.type)
+        while guess.aimed < AIMS:
+            guess.aimed += 1
+            short = AIMS - guess.aimed
+            below = [c + short for c in guess.compared if low is not None and c + short <= low]
+            above = [c - short for c in guess.compared if high is not None and c - short >= high]
+            if below or above:
+                return max(below, default=least), min(above, default=greatest)
+        return None
+
 
 # --- helpers
+
+
+def _compared(block: nodes.Block, names: Collection[str]) -> tuple[int, ...]:
+    """The numbers that the block compares with, in conditions and in what it assigns to ``names``."""
+    found: set[int] = set()
+    for statement in walk.statements(block):
+        match statement:
+            case nodes.If(condition=expr):
+                found |= _constants_compared(expr)
+            case nodes.Declare(value=expr) if expr is not None and expr.type == nodes.BOOL:
+                found |= _constants_compared(expr)
+            case nodes.Assign(var=var, value=expr) if var.name in names:
+                found |= _constants_compared(expr)
+    return tuple(sorted(found))
+
+
+def _constants_compared(expr: nodes.Expr) -> set[int]:
+    return {
+        side.value
+        for node in walk.descend(expr)
+        if isinstance(node, nodes.Binary) and node.op in COMPARISONS
+        for side in (node.lhs, node.rhs)
+        if isinstance(side, nodes.Const) and type(side.value) is int
+    }
 
 
 def _type_bounds(type_: nodes.Type) -> tuple[int, int]:
@@ -589,15 +640,26 @@ def _refuse_shared(block: nodes.Block) -> None:
             seen.add(id(call))
 
 
-def _dynamic_sizes(function: nodes.Function) -> set[str]:
-    """Scalar parameters that are sizes of tensor parameters."""
-    return {
-        extent.name
-        for param in function.params
-        if isinstance(param.type, nodes.TensorType)
-        for extent in param.type.shape
-        if isinstance(extent, nodes.Var)
-    }
+def _dynamic_sizes(function: nodes.Function) -> dict[str, int]:
+    """Scalar parameters that are sizes of tensor parameters, and the most that each can be: elements
+    with a fixed stride between them lie in one address space."""
+    most: dict[str, int] = {}
+    for param in function.params:
+        if not isinstance(param.type, nodes.TensorType):
+            continue
+        for extent, stride in zip(param.type.shape, _strides(param.type)):
+            if isinstance(extent, nodes.Var):
+                limit = min(MAX_EXTENT, MAX_OFFSET_ELEMS // max(1, stride) + 1)
+                most[extent.name] = min(limit, most.get(extent.name, limit))
+    return most
+
+
+def _strides(tensor: nodes.TensorType) -> tuple[int, ...]:
+    """By dimension; 0 where it is a run-time number or not plain."""
+    shard = tensor.layout.shard if isinstance(tensor.layout, TileLayout) else ()
+    if len(shard) != len(tensor.shape):
+        return (0,) * len(tensor.shape)
+    return tuple(iter_.stride for iter_ in shard)
 
 
 def _bounded(

@@ -199,11 +199,7 @@ def _check_item(
 ) -> None:
     where = item.span or span
     if spec.kind == "imm":
-        if not (isinstance(item, nodes.Const) and item.type.dtype.is_integer):
-            report.error(
-                "ptx/immediate", f"{spec.name} of {form.spelling} is an integer known at compile time",
-                span=where,
-            )  # fmt: skip
+        _check_immediate(form, spec, item, report, where)
     elif spec.kind == "addr":
         if not isinstance(item.type, nodes.PointerType) and not _is_address_number(spec, item):
             report.error(
@@ -216,6 +212,24 @@ def _check_item(
         _check_destination(form, spec, item, report, where)
     else:
         check_scalar(form, spec, item, report, where, "ptx")
+
+
+def _check_immediate(
+    form: Form, spec: OperandSpec, item: nodes.Expr, report: Report, span: Span | None
+) -> None:
+    if not (isinstance(item, nodes.Const) and item.type.dtype.is_integer):
+        found = f"a {item.type} known at run time only"
+        if isinstance(item, nodes.Const):
+            found = f"{item.value!r}, a {item.type}"
+    elif spec.values is None or item.value in spec.values:
+        return
+    else:
+        found = str(item.value)
+    report.error(
+        "ptx/immediate",
+        f"{spec.name} of {form.spelling} is {found}, expected {types.describe(spec)}",
+        span=span,
+    )
 
 
 def _is_address_number(spec: OperandSpec, item: nodes.Expr) -> bool:

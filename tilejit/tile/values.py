@@ -308,6 +308,8 @@ class Evaluator:
             for value, constant in ((a, b.constant), (b, a.constant)):
                 if constant is not None and constant >= 0 and (constant & (constant + 1)) == 0:
                     return self.divided(value, Affine(constant + 1))[1]
+                if constant is not None and constant < 0 and (constant & -constant) == -constant:
+                    return self.divided(value, Affine(-constant))[0].scaled(-constant)
         low, high = integer_bounds(dtype)
         (a_low, a_high), (b_low, b_high) = self.context.range(a), self.context.range(b)
         if op == "bitand" and (a_low >= 0 or b_low >= 0):
@@ -524,8 +526,15 @@ class Evaluator:
                 congruent = ((value, size, rest),)
         return Cond(
             _flat(may), False, self.context.uniformity(difference), False,
-            (difference, -difference), (), congruent, (),
+            (difference, -difference), self._unequal(difference), congruent, (),
         )  # fmt: skip
+
+    def _unequal(self, difference: Affine) -> tuple[Affine, ...]:
+        """What a difference known to be ≥ 0, or ≤ 0, is where it is not 0."""
+        low, high = self.context.range(difference)
+        if low >= 0:
+            return (difference - 1,)
+        return (-difference - 1,) if high <= 0 else ()
 
     def _compare_truths(self, op: str, a: Cond, b: Cond) -> Cond:
         same = disjunction(conjunction(a, b), conjunction(negation(a), negation(b)))

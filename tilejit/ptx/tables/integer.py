@@ -26,7 +26,7 @@ _LOGIC = (
     _raw(f"not(type={_BITS})", "=d:$type a:$type"),
     _raw("not.pred", "=d:pred a:pred"),
     _raw(f"cnot(type={_BITS})", "=d:$type a:$type"),
-    _raw("lop3.b32", "=d:b32 a:b32 b:b32 c:b32 #lut"),
+    _raw("lop3.b32", "=d:b32 a:b32 b:b32 c:b32 #lut:0..255"),
     _raw(f"shl(type={_BITS})", "=d:$type a:$type b:u32"),
     _raw(f"shr(type={_BITS}|.u16|.u32|.u64|.s16|.s32|.s64)", "=d:$type a:$type b:u32"),
     _raw("shf(side=.l|.r)(over=.clamp|.wrap).b32", "=d:b32 a:b32 b:b32 c:u32"),

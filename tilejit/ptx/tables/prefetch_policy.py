@@ -38,8 +38,13 @@ ROWS: tuple[Row, ...] = (
         "sm_80",
         _READS,
     ),
-    _raw("applypriority(space=.global).L2::evict_normal", "[a:b8@$space] #bytes", "sm_80", _READS),
     _raw(
-        "discard(space=.global).L2", "=[a:b8@$space] #bytes", "sm_80", ("writes_memory", "volatile")
+        "applypriority(space=.global).L2::evict_normal", "[a:b8@$space] #bytes:128", "sm_80", _READS
+    ),
+    _raw(
+        "discard(space=.global).L2",
+        "=[a:b8@$space] #bytes:128",
+        "sm_80",
+        ("writes_memory", "volatile"),
     ),
 )

@@ -103,7 +103,7 @@ _LAUNCH = (
     _raw("griddepcontrol(.launch_dependents|.wait)", "", "sm_90", _ORDERS),
     _raw(
         "setmaxnreg(change=.inc|.dec).sync.aligned.u32",
-        "#registers",
+        "#registers:24..256/8",
         "sm_90a|sm_100f|sm_110f|sm_120f",
         ("convergent", "volatile"),
     ),
