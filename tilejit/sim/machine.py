@@ -180,8 +180,10 @@ class SimMachine:
         outer = c.mask
         if lanes is not None:
             c.mask = c.mask_array() & lanes
-        yield
-        c.mask = outer
+        try:
+            yield
+        finally:
+            c.mask = outer
 
     def active(self) -> Bools:
         return self._call.cohort.mask_array()

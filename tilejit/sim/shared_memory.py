@@ -76,27 +76,23 @@ class SharedMemory(Memory):
         self, addresses: Ints, nbytes: int, lanes: Lanes, site: Site, name: str | None
     ) -> Bytes:
         """(lanes, nbytes) at flat window offsets; zeros where the access is faulty."""
-        at = self._locate(addresses, nbytes, lanes, site, name)
+        at, offsets = self.locate(addresses, nbytes, lanes, site, name)
         if at is None:
-            offsets = addresses + lanes.cta * self.window_bytes
             return self.read(self.named(name), offsets, nbytes, lanes, site)
         out = np.zeros((addresses.size, nbytes), np.uint8)
         if at.size:
-            part = taken(lanes, at)
-            offsets = addresses[at] + part.cta * self.window_bytes
-            out[at] = self.read(self.named(name), offsets, nbytes, part, site)
+            out[at] = self.read(self.named(name), offsets, nbytes, taken(lanes, at), site)
         return out
 
     def store(
         self, addresses: Ints, values: Bytes, lanes: Lanes, site: Site, name: str | None
     ) -> None:
         """Stores (lanes, nbytes) at flat window offsets; faulty lanes store nothing."""
-        at = self._locate(addresses, values.shape[1], lanes, site, name)
+        at, offsets = self.locate(addresses, values.shape[1], lanes, site, name)
         if at is not None:
             if not at.size:
                 return
-            addresses, values, lanes = addresses[at], values[at], taken(lanes, at)
-        offsets = addresses + lanes.cta * self.window_bytes
+            values, lanes = values[at], taken(lanes, at)
         self.write(self.named(name), offsets, values, lanes, site)
 
     def update(
@@ -110,10 +106,9 @@ class SharedMemory(Memory):
     ) -> Bytes:
         """Atomic read-modify-writes at flat window offsets: the old bytes."""
         out = np.zeros((addresses.size, nbytes), np.uint8)
-        at = self._locate(addresses, nbytes, lanes, site, name)
-        part = taken(lanes, at)
-        offsets = (addresses if at is None else addresses[at]) + part.cta * self.window_bytes
+        at, offsets = self.locate(addresses, nbytes, lanes, site, name)
         if offsets.size:
+            part = taken(lanes, at)
             old = self.read_modify_write(self.named(name), offsets, nbytes, change, at, part, site)
             out[slice(None) if at is None else at] = old
         return out
@@ -127,22 +122,14 @@ class SharedMemory(Memory):
         self, addresses: Ints, nbytes: int, lanes: Lanes, site: Site, name: str | None
     ) -> tuple[Ints | None, Ints]:
         """The lanes whose access is sound (None: all) and their offsets in the batch's window."""
-        at = self._locate(addresses, nbytes, lanes, site, name)
-        if at is None:
-            return None, addresses + lanes.cta * self.window_bytes
-        return at, addresses[at] + lanes.cta[at] * self.window_bytes
-
-    def _locate(
-        self, addresses: Ints, nbytes: int, lanes: Lanes, site: Site, name: str | None
-    ) -> Ints | None:
-        """The lanes whose access is sound; None: all of them."""
         wrong = self.misaligned(addresses, nbytes, lanes, site)
         outside = self._outside(addresses, nbytes, lanes, site, name)
         if wrong is None and outside is None:
-            return None
+            return None, addresses + lanes.cta * self.window_bytes
         bad = wrong if outside is None else outside if wrong is None else wrong | outside
         assert bad is not None
-        return np.flatnonzero(~bad)
+        at = np.flatnonzero(~bad)
+        return at, addresses[at] + lanes.cta[at] * self.window_bytes
 
     def _outside(
         self, addresses: Ints, nbytes: int, lanes: Lanes, site: Site, name: str | None
