@@ -12,9 +12,9 @@ from typing import Any, Literal
 Kind = Literal["bool", "int", "uint", "float"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class DType:
-    """A scalar type. ``bits`` is the storage width; sub-byte types pack into bytes."""
+    """A scalar type, one object each. ``bits`` is the storage width; sub-byte types pack into bytes."""
 
     name: str
     kind: Kind
@@ -44,6 +44,10 @@ class DType:
     def __call__(self, value: Any) -> Any:
         """In a kernel ``T.uint32(x)`` converts ``x``; outside it is an error that says so."""
         raise TypeError(f"T.{self.name}(x) converts inside a kernel only; here use an argument")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy, a pickled one too, is the type itself."""
+        return dtype, (self.name,)
 
     def __str__(self) -> str:
         return self.name
@@ -150,10 +154,18 @@ def literal_type(value: bool | int | float, other: DType | None) -> DType:
 
 def integer_range(d: DType) -> tuple[int, int]:
     """Inclusive range of an integer or bool type."""
+    found = _INTEGER_RANGES.get(d.name)
+    if found is None:
+        raise ValueError(f"{d} is not an integer type")
+    return found
+
+
+def _range_of(d: DType) -> tuple[int, int]:
     if d.kind == "bool":
         return 0, 1
     if d.kind == "uint":
         return 0, (1 << d.bits) - 1
-    if d.kind == "int":
-        return -(1 << (d.bits - 1)), (1 << (d.bits - 1)) - 1
-    raise ValueError(f"{d} is not an integer type")
+    return -(1 << (d.bits - 1)), (1 << (d.bits - 1)) - 1
+
+
+_INTEGER_RANGES = {d.name: _range_of(d) for d in ALL if not d.is_float}

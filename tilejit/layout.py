@@ -63,6 +63,8 @@ class TileLayout:
     offset: tuple[tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:
+        if not self.offset:
+            return
         for axis, _ in self.offset:
             if axis not in AXES:
                 raise LayoutError(f"unknown axis {axis!r} in an offset; known: {', '.join(AXES)}")

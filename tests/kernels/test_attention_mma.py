@@ -224,8 +224,6 @@ def plans(head_elems: int, causal: bool) -> list[AttentionPlan]:
         replace(plan, tile_keys=128, step_keys=128, query_rows=64),
         replace(plan, warps=8, min_blocks=1, keep_queries=True),
         replace(plan, warps=2, query_rows=32, heads_first=True),
-        replace(plan, tile_keys=64, step_keys=32, overlap=True),
-        replace(plan, tile_keys=128, step_keys=32, overlap=True, keep_queries=True),
     ]
 
 
@@ -233,7 +231,7 @@ def plans(head_elems: int, causal: bool) -> list[AttentionPlan]:
 @pytest.mark.filterwarnings("ignore:.*spill:tilejit.pipeline.CompilerWarning")
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 @pytest.mark.parametrize("head_elems", [64, 128])
-@pytest.mark.parametrize("number", range(6))
+@pytest.mark.parametrize("number", range(4))
 def test_every_plan_computes_the_same(
     device: str, number: int, head_elems: int, causal: bool
 ) -> None:
@@ -246,24 +244,23 @@ def test_every_plan_computes_the_same(
     assert_close(out, expected(q, k, v, causal, 0.125))
 
 
-@pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize("keys", [1, 64, 65, 128])
-def test_tiles_at_their_ends(device: str, keys: int, overlap: bool) -> None:
+def test_tiles_at_their_ends(device: str, keys: int) -> None:
     """One tile, full and not, and a tile that begins at the last key."""
     q = random_tensor((1, 1, 20, 64), torch.float16, device, 15)
     k, v = (random_tensor((1, 1, keys, 64), torch.float16, device, s) for s in (16, 17))
-    plan = replace(
-        plan_attention(64, False, 8, 8, 8, 8), tile_keys=64, step_keys=32, overlap=overlap
-    )
+    plan = replace(plan_attention(64, False, 8, 8, 8, 8), tile_keys=64, step_keys=32)
     out = torch.full_like(q, math.nan)
     attention_mma.launch(q, k, v, out, 0.125, plan)
     assert_close(out, expected(q, k, v, False, 0.125))
 
 
-@pytest.mark.parametrize("target", ["sm_80", "sm_90a", "sm_100a"])
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 @pytest.mark.parametrize("head_elems", [64, 128])
-@pytest.mark.parametrize("heads_between", [1, 16, 0], ids=["rows", "heads between", "one row"])
+@pytest.mark.parametrize(
+    ("target", "heads_between"),
+    [(t, n) for t in ("sm_80", "sm_90a") for n in (1, 16, 0)] + [("sm_100a", 1), ("sm_100a", 16)],
+)
 def test_registers_do_not_spill(
     heads_between: int, head_elems: int, causal: bool, target: str
 ) -> None:

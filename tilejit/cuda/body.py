@@ -18,7 +18,7 @@ from tilejit.cuda.ranges import Interval, Known
 from tilejit.cuda.registers import Registers
 from tilejit.cuda.scalars import Piece, Scalars, unsupported
 from tilejit.cuda.writer import Names, Silent, Writer
-from tilejit.ir import nodes, ops
+from tilejit.ir import nodes, ops, walk
 from tilejit.tile.family import Issue, Let, Register, ScalarApply, Step, Value
 
 _ROLLED = '_Pragma("unroll 1") '
@@ -254,6 +254,8 @@ class Body:
             if isinstance(step, Issue):
                 issue(step)
             elif isinstance(step, Let):
+                if self.registers.recording and _touches_no_register(step.value):
+                    continue
                 piece = self.scalars.piece(step.value)
                 self._learn(step.var, piece)
                 kind = cxx.type_name(step.var.type)
@@ -316,6 +318,13 @@ class Body:
         self.writer.close(" while (0);")
         self._result = previous
         return result
+
+
+def _touches_no_register(value: nodes.Expr) -> bool:
+    """Whether ``value`` is an address outside local memory, from arithmetic alone."""
+    if not isinstance(value, nodes.Address) or value.type.space == "local":
+        return False
+    return not any(isinstance(n, nodes.Load | nodes.Call) for n in walk.descend(value.offset_bytes))
 
 
 def _returns(statement: nodes.Stmt) -> bool:

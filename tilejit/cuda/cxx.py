@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import struct
+from functools import lru_cache
 
 from tilejit import dtypes
 from tilejit.dtypes import DType
@@ -110,6 +111,7 @@ def literal(value: int | float | bool, dtype: DType) -> str:
     return f"({ctype(dtype)}){hex(narrow_float_bits(float(value), dtype))}"
 
 
+@lru_cache(maxsize=4096)
 def int_literal(value: int, name: str) -> str:
     """``value`` wrapped to the width of the C++ integer type ``name``."""
     bits = bits_of(name)

@@ -114,9 +114,16 @@ class Known:
     launch: nodes.LaunchConfig
     target: str
     variables: dict[str, Interval] = field(default_factory=dict)
+    _hardware: dict[str, Interval] = field(default_factory=dict)
 
     def hardware(self, name: str) -> Interval:
         """The interval of a ``HardwareId``."""
+        found = self._hardware.get(name)
+        if found is None:
+            found = self._hardware[name] = self._by_launch(name)
+        return found
+
+    def _by_launch(self, name: str) -> Interval:
         threads = self.launch.threads
         head, _, axis = name.partition(".")
         fixed = {

@@ -74,6 +74,11 @@ def invoke(
     lw: Lowering, callee: Any, args: list[Any], kwargs: dict[str, Any], node: ast.Call
 ) -> Any:
     """``callee(*args, **kwargs)``"""
+    # These are in no table, and to look one up hashes all that it holds.
+    if isinstance(callee, Method):
+        return _method(lw, callee, args, kwargs, node)
+    if isinstance(callee, LocalFunction):
+        return _inline_local(lw, callee, args, kwargs, node)
     handler = intrinsics.find(callee)
     if handler is not None:
         return handler(lw, args, kwargs)
@@ -86,10 +91,6 @@ def invoke(
         return _convert(lw, callee, args, kwargs)
     if isinstance(callee, Instruction | PtxPrefix):
         return intrinsics.raw_ptx(lw, as_instruction(callee), args, kwargs)
-    if isinstance(callee, Method):
-        return _method(lw, callee, args, kwargs, node)
-    if isinstance(callee, LocalFunction):
-        return _inline_local(lw, callee, args, kwargs, node)
     kernel = kernel_of(callee)
     if kernel is not None:
         return inline(lw, kernel, args, kwargs, node)
@@ -293,9 +294,12 @@ def _run_inlined(
         lw.hint = hint
 
 
+_COMPUTED = frozenset({ir.Binary, ir.Call, ir.Load, ir.Select, ir.Unary, ir.Cast})
+
+
 def _needs_name(lw: Lowering, value: Any) -> bool:
     """Arguments are evaluated once, before the body: unstable ones become variables."""
-    if isinstance(value, ir.Binary | ir.Call | ir.Load | ir.Select | ir.Unary | ir.Cast):
+    if type(value) in _COMPUTED:
         return True
     return not lw.is_stable(value) if is_runtime(value) else any_runtime(value)
 

@@ -52,6 +52,11 @@ class Captures:
         self._sources: dict[str, None] = {}
         self._functions: set[types.CodeType] = set()
 
+    def holds(self, label: str, value: Any) -> bool:
+        """Whether this very value has been recorded under ``label``."""
+        watch = self._watches.get(label)
+        return watch is not None and watch.value is value
+
     def record(self, label: str, value: Any, read: Callable[[], Any]) -> None:
         if label not in self._watches and not isinstance(value, types.ModuleType):
             self._watches[label] = Watch(label, value, read)
@@ -100,6 +105,10 @@ class Captures:
         return tuple(self._sources)
 
 
+_PLAIN = (*ATOMS, *OWN_VALUES, *CODE, enum.Enum)
+"""What can be captured as it is."""
+
+
 def is_code(value: Any) -> bool:
     """Functions, classes, modules and kernels: what they do counts by their source."""
     return isinstance(value, CODE) or hasattr(value, "__tilejit_kernel__")
@@ -107,7 +116,7 @@ def is_code(value: Any) -> bool:
 
 def refusal(value: Any) -> str | None:
     """Why ``value`` cannot be captured by value; None when it can."""
-    if isinstance(value, (*ATOMS, *OWN_VALUES, *CODE, enum.Enum)):
+    if isinstance(value, _PLAIN):
         return None
     if hasattr(value, "__tilejit_kernel__") or _is_own(value):
         return None

@@ -105,9 +105,13 @@ def bind(lw: Lowering, name: str, value: Any, node: ast.AST) -> None:
         region.assigned.setdefault(name, span)
 
 
+_NAMELESS = frozenset({ir.Const, ir.Var, ir.HardwareId, ir.Address})
+"""Scalars that a name may hold as they are."""
+
+
 def named(lw: Lowering, value: Any, name: str) -> Any:
     """``value`` as a name may hold it: run-time scalars become variables of that name."""
-    if is_scalar(value) and not isinstance(value, ir.Const | ir.Var | ir.HardwareId | ir.Address):
+    if is_scalar(value) and type(value) not in _NAMELESS:
         if lw.host_part and not lw.depth and lw.is_stable(value):
             return value  # the grid may be an expression over parameters
         return lw.declare(name, value)

@@ -94,7 +94,8 @@ def evaluate_all(lw: Lowering, nodes: list[ast.expr]) -> list[Any]:
             values.extend(parts)
         else:
             value = evaluate(lw, node)
-            values = settle_all(lw, values, mark)
+            if len(lw.block) != mark:
+                values = settle_all(lw, values, mark)
             values.append(value)
     return values
 
@@ -156,7 +157,10 @@ def _starred(lw: Lowering, node: ast.Starred) -> Any:
 
 
 def _binary(lw: Lowering, node: ast.BinOp) -> Any:
-    left, right = evaluate_all(lw, [node.left, node.right])
+    left = evaluate(lw, node.left)
+    mark = len(lw.block)
+    right = evaluate(lw, node.right)
+    (left,) = settle_all(lw, [left], mark)
     return operators.binary(lw, BINARY[type(node.op)], left, right)
 
 
@@ -169,21 +173,21 @@ def _unary(lw: Lowering, node: ast.UnaryOp) -> Any:
 
 
 def _boolean(lw: Lowering, node: ast.BoolOp) -> Any:
-    from tilejit.frontend import logic
+    from tilejit.frontend.logic import boolean
 
-    return logic.boolean(lw, node)
+    return boolean(lw, node)
 
 
 def _compare(lw: Lowering, node: ast.Compare) -> Any:
-    from tilejit.frontend import logic
+    from tilejit.frontend.logic import compare
 
-    return logic.compare(lw, node)
+    return compare(lw, node)
 
 
 def _conditional(lw: Lowering, node: ast.IfExp) -> Any:
-    from tilejit.frontend import logic
+    from tilejit.frontend.logic import conditional
 
-    return logic.conditional(lw, node)
+    return conditional(lw, node)
 
 
 def _named(lw: Lowering, node: ast.NamedExpr) -> Any:
@@ -204,7 +208,7 @@ def attribute(lw: Lowering, receiver: Any, name: str, node: ast.AST) -> Any:
     """``receiver.name``"""
     if is_runtime(receiver):
         return tensors.attribute(lw, receiver, name)
-    if isinstance(receiver, PtxNamespace | PtxPrefix):
+    if isinstance(receiver, (PtxNamespace, PtxPrefix)):
         return getattr(receiver, name)
     if isinstance(receiver, types.ModuleType):
         return names.module_attribute(lw, receiver, name, node)
@@ -212,7 +216,7 @@ def attribute(lw: Lowering, receiver: Any, name: str, node: ast.AST) -> Any:
         lw.refuse("attribute", f"private attribute {name!r} of {describe(receiver)}", node)
     if not isinstance(receiver, LocalFunction):
         static = getattr(type(receiver), name, None)
-        computed = isinstance(static, property | functools.cached_property)
+        computed = isinstance(static, (property, functools.cached_property))
         if any_runtime(receiver) or (computed and kernel_within(static)):
             if isinstance(static, property) and isinstance(static.fget, types.FunctionType):
                 from tilejit.frontend import calls
@@ -294,9 +298,9 @@ def _slice(lw: Lowering, node: ast.Slice) -> Any:
 
 
 def _call(lw: Lowering, node: ast.Call) -> Any:
-    from tilejit.frontend import calls
+    from tilejit.frontend.calls import call
 
-    return calls.call(lw, node)
+    return call(lw, node)
 
 
 def _lambda(lw: Lowering, node: ast.Lambda) -> Any:

@@ -99,8 +99,9 @@ def _in_language(name: str) -> list[str]:
 
 
 def _captured(lw: Lowering, label: str, value: Any, read: Any, node: ast.AST) -> Any:
-    check_captured(lw, label.rsplit(".", 1)[-1], value, node)
-    lw.captures.record(label, value, read)
+    if not lw.captures.holds(label, value):
+        check_captured(lw, label.rsplit(".", 1)[-1], value, node)
+        lw.captures.record(label, value, read)
     return value
 
 

@@ -14,7 +14,7 @@ import hashlib
 import inspect
 import linecache
 import types
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from tilejit.errors import Span, SyntaxUnsupported, fault
@@ -33,6 +33,10 @@ class Source:
     text: str
     given: str | None = None
     """The ``source=`` text, in which helpers of the same ``exec`` are found too."""
+    _places: dict[ast.AST, tuple[int, int, int, int]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    """Of the nodes asked for so far: a helper is lowered anew for every call of it."""
 
     @property
     def name(self) -> str:
@@ -40,16 +44,20 @@ class Source:
 
     def span(self, node: ast.AST, call_site: Span | None = None) -> Span:
         """The region of ``node``; AST columns count UTF-8 bytes, a Span's count characters."""
+        place = self._places.get(node)
+        if place is None:
+            place = self._places[node] = self._place(node)
+        return Span(self.file, *place, self.name, call_site)
+
+    def _place(self, node: ast.AST) -> tuple[int, int, int, int]:
+        """First line and column, last line and column."""
         line = getattr(node, "lineno", self.node.lineno)
         end_line = getattr(node, "end_lineno", line) or line
-        return Span(
-            self.file,
+        return (
             line,
             self._column(line, getattr(node, "col_offset", 0)),
             end_line,
             self._column(end_line, getattr(node, "end_col_offset", 0) or 0),
-            self.name,
-            call_site,
         )
 
     def _column(self, line: int, byte_offset: int) -> int:

@@ -276,9 +276,10 @@ class Lowering:
     def is_stable(self, expr: Any) -> bool:
         """Evaluating it later gives the same: it reads no memory and no variable that changes."""
         for part in subexpressions(expr):
-            if isinstance(part, ir.Load | ir.Call):
+            kind = type(part)
+            if kind is ir.Load or kind is ir.Call:
                 return False
-            if isinstance(part, ir.Var) and part.name in self.mutable:
+            if kind is ir.Var and part.name in self.mutable:
                 return False
         return True
 

@@ -42,19 +42,23 @@ from tilejit.ptx.spelling import SpellingError
 
 def run_statement(lw: Lowering, node: ast.stmt, rest: list[ast.stmt]) -> Flow:
     """Lower one statement; ``rest`` is what follows it in its block."""
-    with lw.at(node):
-        try:
-            if isinstance(node, ast.If):
-                return control.run_if(lw, node, rest)
-            handler = STATEMENTS.get(type(node))
-            if handler is None:
-                what, instead = REFUSED.get(type(node), (type(node).__name__, "write it otherwise"))
-                lw.refuse(
-                    "syntax", f"{what} is not part of the kernel language", node, help=instead
-                )
-            return handler(lw, node) or FALLS
-        except (TileError, LayoutError, SpellingError) as error:
-            place(lw, node, error)
+    outer, lw.node = lw.node, node  # as `with lw.at(node)`, without its cost
+    try:
+        flow = _run(lw, node, rest)
+    except (TileError, LayoutError, SpellingError) as error:
+        place(lw, node, error)
+    lw.node = outer
+    return flow
+
+
+def _run(lw: Lowering, node: ast.stmt, rest: list[ast.stmt]) -> Flow:
+    if isinstance(node, ast.If):
+        return control.run_if(lw, node, rest)
+    handler = STATEMENTS.get(type(node))
+    if handler is None:
+        what, instead = REFUSED.get(type(node), (type(node).__name__, "write it otherwise"))
+        lw.refuse("syntax", f"{what} is not part of the kernel language", node, help=instead)
+    return handler(lw, node) or FALLS
 
 
 # --- assignment

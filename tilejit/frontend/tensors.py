@@ -89,11 +89,12 @@ def _product(lw: Lowering, shape: tuple[Any, ...]) -> Any:
 
 def method(lw: Lowering, bound: Method, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """A method call on a view."""
-    function, signature = _METHODS[bound.name]
-    try:
-        signature.bind(lw, bound.receiver, *args, **kwargs)
-    except TypeError as error:
-        lw.refuse("arguments", f".{bound.name}(): {error}")
+    function, signature, takes_any = _METHODS[bound.name]
+    if kwargs or not takes_any:
+        try:
+            signature.bind(lw, bound.receiver, *args, **kwargs)
+        except TypeError as error:
+            lw.refuse("arguments", f".{bound.name}(): {error}")
     return function(lw, bound.receiver, *args, **kwargs)
 
 
@@ -135,10 +136,15 @@ def _ptr_to(lw: Lowering, view: ir.View, indices: Any = ()) -> ir.Address:
     return ir.Address(view.buffer, offset, ir.PointerType(view.space), span=lw.here())
 
 
-_METHODS: dict[str, tuple[Callable[..., Any], inspect.Signature]] = {
-    name: (function, inspect.signature(function))
-    for name, function in (("view", _view), ("permute", _permute), ("ptr_to", _ptr_to))
+_METHODS: dict[str, tuple[Callable[..., Any], inspect.Signature, bool]] = {
+    name: (function, inspect.signature(function), takes_any)
+    for name, function, takes_any in (
+        ("view", _view, True),
+        ("permute", _permute, True),
+        ("ptr_to", _ptr_to, False),
+    )
 }
+"""What runs, its signature, and whether it takes any number of positional arguments."""
 
 
 # --- subscripts
@@ -269,6 +275,8 @@ def _item(lw: Lowering, dim: Any, item: Any, axis: int) -> Any:
     """What ``ir.views`` takes for one axis: an Expr, or a (start, stop, step) triple."""
     if not isinstance(item, slice):
         return _index(lw, dim, item, axis)
+    if item.start is None and item.stop is None and item.step is None:
+        return (None, None, None)
     parts = []
     for part in (item.start, item.stop, item.step):
         part = part.value if isinstance(part, ir.Const) else part

@@ -179,35 +179,31 @@ def same(a: Any, b: Any) -> bool:
 
 
 def subexpressions(expr: Any) -> Iterator[Any]:
-    """``expr`` and every expression inside it."""
-    yield expr
-    for part in _parts(expr):
-        yield from subexpressions(part)
+    """``expr`` and every expression inside it, left to right, parents first."""
+    pending = [expr]
+    while pending:
+        part = pending.pop()
+        yield part
+        parts_of = _PARTS.get(type(part))
+        if parts_of is not None:
+            pending += reversed(parts_of(part))
 
 
-def _parts(expr: Any) -> tuple[Any, ...]:
-    match expr:
-        case ir.Unary() | ir.Cast() | ir.Bitcast():
-            return (expr.operand,)
-        case ir.Binary():
-            return (expr.lhs, expr.rhs)
-        case ir.Select():
-            return (expr.condition, expr.if_true, expr.if_false)
-        case ir.Load():
-            return (expr.view, *expr.indices)
-        case ir.Address():
-            return (expr.offset_bytes,)
-        case ir.Call():
-            return expr.args
-        case ir.View():
-            return (expr.offset_elems, *(stride for _, stride in expr.dynamic_strides))
-        case ir.Region():
-            return (expr.view, *expr.starts)
-        case ir.Tuple():
-            return expr.items
-        case ir.Keyword():
-            return (expr.value,)
-    return ()
+_PARTS: dict[type, Callable[[Any], tuple[Any, ...]]] = {
+    ir.Unary: lambda e: (e.operand,),
+    ir.Cast: lambda e: (e.operand,),
+    ir.Bitcast: lambda e: (e.operand,),
+    ir.Binary: lambda e: (e.lhs, e.rhs),
+    ir.Select: lambda e: (e.condition, e.if_true, e.if_false),
+    ir.Load: lambda e: (e.view, *e.indices),
+    ir.Address: lambda e: (e.offset_bytes,),
+    ir.Call: lambda e: e.args,
+    ir.View: lambda e: (e.offset_elems, *(stride for _, stride in e.dynamic_strides)),
+    ir.Region: lambda e: (e.view, *e.starts),
+    ir.Tuple: lambda e: e.items,
+    ir.Keyword: lambda e: (e.value,),
+}
+"""The expressions that stand in one of each kind; the other kinds hold none."""
 
 
 def harmless(expr: Any) -> bool:

@@ -39,7 +39,15 @@ COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 
 def const(value: int | float | bool, dtype: DType, *, span: Span | None = None) -> Const:
     """``value`` as a ``dtype`` literal: integers wrap, floats round to the type."""
-    return Const(normal(value, dtype), ScalarType(dtype), span=span)
+    return Const(normal(value, dtype), scalar_type(dtype), span=span)
+
+
+def scalar_type(dtype: DType) -> ScalarType:
+    """The type of a scalar of ``dtype``; one object for all."""
+    return _SCALAR_TYPES[dtype.name]
+
+
+_SCALAR_TYPES = {dtype.name: ScalarType(dtype) for dtype in dtypes.ALL}
 
 
 def normal(value: Any, dtype: DType) -> int | float | bool:
@@ -66,6 +74,9 @@ def _to_odd(value: int) -> float:
 
 
 def _wrap(value: int, dtype: DType) -> int:
+    low, high = dtypes.integer_range(dtype)
+    if low <= value <= high:
+        return value
     value &= (1 << dtype.bits) - 1
     if dtype.kind == "int" and value >> (dtype.bits - 1):
         value -= 1 << dtype.bits
@@ -149,7 +160,7 @@ def binary(op: BinaryOp, a: Expr, b: Expr, *, span: Span | None = None) -> Expr:
     same = _identity(op, a, b, dtype, span)
     if same is not None:
         return same
-    return Binary(op, a, b, ScalarType(result), span=span)
+    return Binary(op, a, b, scalar_type(result), span=span)
 
 
 def _fold(
@@ -372,7 +383,7 @@ def cast(a: Expr, dtype: DType, *, span: Span | None = None) -> Expr:
         return a
     if isinstance(a, Const) and (dtype in dtypes.ARITHMETIC):
         return const(a.value, dtype, span=span or a.span)
-    return Cast(a, ScalarType(dtype), span=span)
+    return Cast(a, scalar_type(dtype), span=span)
 
 
 def bitcast(a: Expr, type: ScalarType | PointerType, *, span: Span | None = None) -> Expr:

@@ -23,30 +23,45 @@ def linear(expr: Expr, *, through_unsigned: bool = False) -> tuple[Terms, int]:
     """``expr`` as (terms, constant): sum of factor × term, plus the constant."""
     terms: Terms = {}
     constant = _collect(expr, 1, terms, through_unsigned)
-    return {term: factor for term, factor in terms.items() if factor}, constant
+    if 0 in terms.values():
+        terms = {term: factor for term, factor in terms.items() if factor}
+    return terms, constant
 
 
 def _collect(expr: Expr, factor: int, terms: Terms, through_unsigned: bool) -> int:
-    def inner(e: Expr, f: int) -> int:
-        return _collect(e, f, terms, through_unsigned)
-
-    match expr:
-        case Const(value=value) if not isinstance(value, float):
-            return int(value) * factor
-        case Cast(operand=operand) if _keeps_value(expr, through_unsigned):
-            return inner(operand, factor)
-        case Binary(op="add", lhs=lhs, rhs=rhs):
-            return inner(lhs, factor) + inner(rhs, factor)
-        case Binary(op="sub", lhs=lhs, rhs=rhs):
-            return inner(lhs, factor) + inner(rhs, -factor)
-        case Binary(op="mul", lhs=lhs, rhs=Const(value=int(value))):
-            return inner(lhs, factor * value)
-        case Binary(op="mul", lhs=Const(value=int(value)), rhs=rhs):
-            return inner(rhs, factor * value)
-        case Binary(op="shl", lhs=lhs, rhs=Const(value=int(value))) if 0 <= value < 63:
-            return inner(lhs, factor << value)
+    """Adds ``factor`` × ``expr`` to ``terms``; what of it is constant is returned."""
+    if isinstance(expr, Const):
+        if not isinstance(expr.value, float):
+            return int(expr.value) * factor
+    elif isinstance(expr, Cast):
+        if _keeps_value(expr, through_unsigned):
+            return _collect(expr.operand, factor, terms, through_unsigned)
+    elif isinstance(expr, Binary):
+        if expr.op in ("add", "sub"):
+            second = factor if expr.op == "add" else -factor
+            return _collect(expr.lhs, factor, terms, through_unsigned) + _collect(
+                expr.rhs, second, terms, through_unsigned
+            )
+        scaled = _scaled(expr)
+        if scaled is not None:
+            inner, by = scaled
+            return _collect(inner, factor * by, terms, through_unsigned)
     terms[expr] = terms.get(expr, 0) + factor
     return 0
+
+
+def _scaled(expr: Binary) -> tuple[Expr, int] | None:
+    """(x, c) where ``expr`` is written as x · c or x << c."""
+    match expr.op:
+        case "mul":
+            for inner, by in ((expr.lhs, expr.rhs), (expr.rhs, expr.lhs)):
+                if isinstance(by, Const) and isinstance(by.value, int):
+                    return inner, by.value
+        case "shl":
+            by = expr.rhs
+            if isinstance(by, Const) and isinstance(by.value, int) and 0 <= by.value < 63:
+                return expr.lhs, 1 << by.value
+    return None
 
 
 def _keeps_value(cast: Cast, through_unsigned: bool) -> bool:

@@ -44,6 +44,12 @@ def _span() -> Any:
     return field(default=None, compare=False, repr=False, kw_only=True)
 
 
+def _type() -> Any:
+    """The field of an expression's type, which its hash leaves out: expressions are looked up by
+    structure in their thousands, and few differ in nothing but types."""
+    return field(hash=False)
+
+
 # --- types
 
 
@@ -117,7 +123,7 @@ class Const:
     """A typed literal: int, float or bool of ``type``. Python floats hold every narrower value."""
 
     value: int | float | bool
-    type: ScalarType
+    type: ScalarType = _type()
     span: Span | None = _span()
 
 
@@ -144,7 +150,7 @@ class Var:
     """A scalar variable, pointer variable or (``type`` a TensorType) a buffer."""
 
     name: str
-    type: Type
+    type: Type = _type()
     span: Span | None = _span()
 
 
@@ -160,7 +166,7 @@ class HardwareId:
 
     name: str
     span: Span | None = _span()
-    type: ScalarType = field(default=INT32, init=False, repr=False)
+    type: ScalarType = field(default=INT32, init=False, repr=False, hash=False)
 
 
 UnaryOp = Literal["neg", "not", "invert", "abs"]
@@ -176,7 +182,7 @@ BinaryOp = Literal[
 class Unary:
     op: UnaryOp
     operand: Expr
-    type: ScalarType
+    type: ScalarType = _type()
     span: Span | None = _span()
 
 
@@ -190,7 +196,7 @@ class Binary:
     op: BinaryOp
     lhs: Expr
     rhs: Expr
-    type: ScalarType
+    type: ScalarType = _type()
     span: Span | None = _span()
 
 
@@ -201,7 +207,7 @@ class Select:
     condition: Expr
     if_true: Expr
     if_false: Expr
-    type: Type
+    type: Type = _type()
     span: Span | None = _span()
 
 
@@ -210,7 +216,7 @@ class Cast:
     """Numeric conversion. Float to integer truncates and saturates; to bool is ``!= 0``."""
 
     operand: Expr
-    type: ScalarType
+    type: ScalarType = _type()
     span: Span | None = _span()
 
 
@@ -219,7 +225,7 @@ class Bitcast:
     """The same bits as another type of the same width (also uint64/uint32 and pointers)."""
 
     operand: Expr
-    type: ScalarType | PointerType
+    type: ScalarType | PointerType = _type()
     span: Span | None = _span()
 
 
@@ -229,7 +235,7 @@ class Load:
 
     view: View
     indices: tuple[Expr, ...]
-    type: ScalarType
+    type: ScalarType = _type()
     span: Span | None = _span()
 
 
@@ -239,7 +245,7 @@ class Address:
 
     buffer: Var
     offset_bytes: Expr
-    type: PointerType
+    type: PointerType = _type()
     span: Span | None = _span()
 
 
@@ -350,7 +356,7 @@ class LambdaExpr:
     name: str
     params: tuple[Var, ...]
     body: Block
-    type: ScalarType
+    type: ScalarType = _type()
     span: Span | None = _span()
 
 

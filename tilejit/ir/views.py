@@ -97,9 +97,9 @@ def sub(view: View, items: tuple[Item, ...]) -> View:
             moved = contribution(_where(view, axis), iters, start, storage, owners)
         offset = build.index_add(offset, moved)
     new = TileLayout(tuple(shard) or (UNIT,), tile.replica, normal_offset(owners))
-    return replace(
-        view, shape=tuple(shape), layout=_with_tile(view, new), offset_elems=offset,
-        dynamic_strides=tuple(kept_strides),
+    return View(
+        view.buffer, view.dtype, tuple(shape), _with_tile(view, new), offset, tuple(kept_strides),
+        span=view.span,
     )  # fmt: skip
 
 
@@ -171,7 +171,10 @@ def reshape(view: View, shape: tuple[Extent, ...]) -> View:
         rest = TileLayout(tuple(i for g in groups[fixed:] for i in g) or (UNIT,))
         pieces = groups[:fixed] + dimension_iters(rest, tail)
         layout = _with_tile(view, _tile_like(tile, pieces))
-    return replace(view, shape=new_shape, layout=layout)
+    return View(
+        view.buffer, view.dtype, new_shape, layout, view.offset_elems, view.dynamic_strides,
+        span=view.span,
+    )  # fmt: skip
 
 
 def _runtime_dimensions(view: View) -> int:
@@ -208,9 +211,9 @@ def permute(view: View, dims: tuple[int, ...]) -> View:
     place = {old: new for new, old in enumerate(order)}
     strides = sorted(((place[d], s) for d, s in view.dynamic_strides), key=lambda pair: pair[0])
     layout = _with_tile(view, _tile_like(tile, [groups[d] for d in order]))
-    return replace(
-        view, shape=tuple(view.shape[d] for d in order), layout=layout,
-        dynamic_strides=tuple(strides),
+    return View(
+        view.buffer, view.dtype, tuple(view.shape[d] for d in order), layout, view.offset_elems,
+        tuple(strides), span=view.span,
     )  # fmt: skip
 
 

@@ -56,8 +56,7 @@ class AttentionPlan:
     same rows of all heads, then other rows. ``keep_queries``: a warp's queries stay in registers
     instead of being read from shared memory for every step. ``slack_log2``: results are rescaled
     only when a row's maximum has risen by more than this, so that probabilities, relative to an
-    older maximum, reach 2 ** slack_log2; 0 rescales every step. ``overlap``: the scores of the next
-    step are issued before the softmax of this one; a tile then has an even number of steps.
+    older maximum, reach 2 ** slack_log2; 0 rescales every step.
     """
 
     head_elems: int
@@ -74,7 +73,6 @@ class AttentionPlan:
     heads_first: bool = False
     keep_queries: bool = False
     slack_log2: float = 0.0
-    overlap: bool = False
 
     @property
     def threads(self) -> int:
@@ -171,10 +169,9 @@ def copy(target, source, outside=None):
 
 
 @jit
-def arrived(pending: T.constexpr):
-    """Every thread's copies but its ``pending`` latest groups are there for all to read, and all are
-    done with what they read before."""
-    T.ptx["cp.async.wait_group"](pending)
+def arrived():
+    """Every thread's copies are there for all to read, and all are done with what they read before."""
+    T.ptx["cp.async.wait_group"](0)
     T.cuda.cta_sync()
 
 
@@ -250,15 +247,13 @@ def load_queries(q_words, query_tile, warp, k: T.constexpr, plan: T.constexpr):
 
 
 @jit
-def scores_of(
-    state, buffer: T.constexpr, query_tile, warp, key_tile, s: T.constexpr, plan: T.constexpr
-):
+def scores_of(state, query_tile, warp, key_tile, s: T.constexpr, plan: T.constexpr):
     """scores = Q Kᵀ of this warp's rows and the keys of step ``s`` of ``key_tile``."""
     M, N = plan.row_blocks, plan.key_blocks
     keys = key_tile.sub[:, s * plan.step_keys : s * plan.step_keys + plan.step_keys, :]
     keys = keys.view("uint32").view(plan.panels, N // 2, 2, 8, 4, 2, 4)
     keys = keys.permute(0, 4, 1, 2, 5, 3, 6)
-    scores = fragment(state.scores.sub[buffer], "D", M, N)
+    scores = fragment(state.scores, "D", M, N)
     for k in T.unroll(plan.head_elems // 16):
         if not plan.keep_queries:
             load_queries(state.q_words, query_tile, warp, k, plan)
@@ -320,7 +315,7 @@ def keep_to(value, column, limit):
 
 
 @jit
-def mask(state, buffer: T.constexpr, row, key, keys, plan: T.constexpr):
+def mask(state, row, key, keys, plan: T.constexpr):
     """-inf for keys that do not exist, and with ``causal`` for those behind the query's own.
     ``row``: this warp's first; ``key``: the step's first."""
     M, N = plan.row_blocks, plan.key_blocks
@@ -330,17 +325,17 @@ def mask(state, buffer: T.constexpr, row, key, keys, plan: T.constexpr):
         if plan.causal:
             limit = min(limit, row + r * 8 + lane // 4)
         state.limits[r] = limit - key - lane % 4 * 2
-    scores = state.scores.sub[buffer].view(M, N, 2, 2)
+    scores = state.scores.view(M, N, 2, 2)
     columns = state.columns.view(M, N, 2, 2, layout=T.layout("(M,N,2,2):(0,2,0,1)"))
     limits = per_row(state.limits, N).view(M, N, 2, 2)
     T.cuda.tile.ewise(keep_to, scores, scores, columns, limits)
 
 
 @jit
-def take_in(state, buffer: T.constexpr, value_tile, s: T.constexpr, scale_log2, plan: T.constexpr):
+def take_in(state, value_tile, s: T.constexpr, scale_log2, plan: T.constexpr):
     """The step's scores become probabilities relative to the maximum so far, and join the sums and
     the results."""
-    scores = state.scores.sub[buffer]
+    scores = state.scores
     new_depth = state.spare.sub[0]
     T.cuda.tile.apply(T.ptx["mov.f32"], new_depth, float("-inf"))
     fold(T.ptx["max.f32"], new_depth, scores)
@@ -508,9 +503,7 @@ def attention_rows(
 
     M, N, C = plan.row_blocks, plan.key_blocks, plan.chunks
     state = State(
-        scores=T.alloc_local(
-            (2 if plan.overlap else 1, M, N, 2, 2, 1), "float32", layout="default"
-        ),
+        scores=T.alloc_local((M, N, 2, 2, 1), "float32", layout="default"),
         chances=T.alloc_local((M * N * 2,), "uint32", layout="default"),
         result=T.alloc_local((M, C, 2, 2, 1), "float32", layout="default"),
         depth=T.alloc_local((M, 2, 1), "float32", layout="default"),
@@ -533,73 +526,33 @@ def attention_rows(
     stage = tiles.sub[last % 2]
     fetch_ragged(query_tile, Q, q_head, first_row, rows - 1, plan.query_pitch, plan)
     fetch_ragged(stage.sub[0], K, k_head, last * tile_keys, keys - 1, plan.key_pitch, plan)
-    if plan.overlap:
-        T.ptx["cp.async.commit_group"]()
     fetch_ragged(stage.sub[1], V, v_head, last * tile_keys, keys - 1, plan.value_pitch, plan)
     T.ptx["cp.async.commit_group"]()
     if plan.keep_queries:
-        arrived(int(plan.overlap))
+        arrived()
         for k in T.unroll(plan.head_elems // 16):
             load_queries(state.q_words, query_tile, warp, k, plan)
 
     k_index = own_index(k_head, (last - 1) * tile_keys, plan.key_pitch, plan)
     v_index = own_index(v_head, (last - 1) * tile_keys, plan.value_pitch, plan)
     k_step, v_step = tile_keys * plan.key_pitch, tile_keys * plan.value_pitch
-    if plan.overlap:
-        # Keys are fetched one tile before values: their turn comes at the last step of a tile.
-        if last > 0:
-            fetch(tiles.sub[1 - last % 2, 0], K, k_index, plan.key_pitch, plan)
-            k_index -= k_step
-        T.ptx["cp.async.commit_group"]()
-        arrived(2)
-        scores_of(state, 0, query_tile, warp, stage.sub[0], 0, plan)
-        for masked in (True, False):
-            begin, end = (0, min(masked_count, last)) if masked else (masked_count, last)
-            for i in range(begin, end):
-                tile = last - i
-                stage, other = tiles.sub[tile % 2], tiles.sub[1 - tile % 2]
-                arrived(1)
+    for masked in (True, False):
+        begin, end = (0, masked_count) if masked else (masked_count, tile_count)
+        for i in range(begin, end):
+            tile = last - i
+            stage, other = tiles.sub[tile % 2], tiles.sub[1 - tile % 2]
+            arrived()
+            if tile > 0:
+                fetch(other.sub[0], K, k_index, plan.key_pitch, plan)
                 fetch(other.sub[1], V, v_index, plan.value_pitch, plan)
+                k_index -= k_step
                 v_index -= v_step
-                T.ptx["cp.async.commit_group"]()
-                for s in T.unroll(plan.steps):
-                    if s + 1 < plan.steps:
-                        scores_of(state, (s + 1) % 2, query_tile, warp, stage.sub[0], s + 1, plan)
-                    else:
-                        arrived(1)
-                        if tile > 1:
-                            fetch(stage.sub[0], K, k_index, plan.key_pitch, plan)
-                            k_index -= k_step
-                        T.ptx["cp.async.commit_group"]()
-                        scores_of(state, 0, query_tile, warp, other.sub[0], 0, plan)
-                    if masked:
-                        mask(state, s % 2, row, tile * tile_keys + s * step_keys, keys, plan)
-                    take_in(state, s % 2, stage.sub[1], s, scale_log2, plan)
-        arrived(0)
-        stage = tiles.sub[0]
-        for s in T.unroll(plan.steps):
-            if s + 1 < plan.steps:
-                scores_of(state, (s + 1) % 2, query_tile, warp, stage.sub[0], s + 1, plan)
-            mask(state, s % 2, row, s * step_keys, keys, plan)
-            take_in(state, s % 2, stage.sub[1], s, scale_log2, plan)
-    else:
-        for masked in (True, False):
-            begin, end = (0, masked_count) if masked else (masked_count, tile_count)
-            for i in range(begin, end):
-                tile = last - i
-                stage, other = tiles.sub[tile % 2], tiles.sub[1 - tile % 2]
-                arrived(0)
-                if tile > 0:
-                    fetch(other.sub[0], K, k_index, plan.key_pitch, plan)
-                    fetch(other.sub[1], V, v_index, plan.value_pitch, plan)
-                    k_index -= k_step
-                    v_index -= v_step
-                T.ptx["cp.async.commit_group"]()
-                for s in T.unroll(plan.steps):
-                    scores_of(state, 0, query_tile, warp, stage.sub[0], s, plan)
-                    if masked:
-                        mask(state, 0, row, tile * tile_keys + s * step_keys, keys, plan)
-                    take_in(state, 0, stage.sub[1], s, scale_log2, plan)
+            T.ptx["cp.async.commit_group"]()
+            for s in T.unroll(plan.steps):
+                scores_of(state, query_tile, warp, stage.sub[0], s, plan)
+                if masked:
+                    mask(state, row, tile * tile_keys + s * step_keys, keys, plan)
+                take_in(state, stage.sub[1], s, scale_log2, plan)
 
     store_rows(Out, out_head, query_tile, state.result, state.total, row, rows, plan)
 

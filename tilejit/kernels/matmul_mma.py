@@ -517,12 +517,15 @@ def plan_matmul(
 
 
 def _fitted(shape: MatmulPlan, k: int, device: Device) -> MatmulPlan | None:
-    """With no more stages than there are slices of K and the shared memory holds."""
+    """With no more stages than there are slices of K and the shared memory holds. Where it holds only
+    two of long slices, four of short ones: two leave the registers of sm_80 too few."""
     stages = max(2, min(shape.stages, -(-k // shape.tile_k)))
+    per_block = device.shared_bytes_per_sm // shape.min_blocks - RESERVED_BYTES
     for count in range(stages, 1, -1):
         plan = replace(shape, stages=count)
-        per_block = device.shared_bytes_per_sm // shape.min_blocks - RESERVED_BYTES
         if plan.shared_elems * 2 <= per_block:
+            if count == 2 < stages and shape.tile_k == 64:
+                return _fitted(replace(shape, tile_k=32, stages=4), k, device)
             return plan
     return None
 

@@ -10,6 +10,7 @@ Not here: which positions are legal (``tile.contracts``).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -103,34 +104,32 @@ def memory_operands(
     size = operand.dtype.bytes
     lets: list[Let] = []
     memories: list[Memory] = []
-    leaders: list[tuple[int, nodes.Expr, int]] = []
+    leaders: list[tuple[list[int | None], nodes.Expr, int]] = []
     for repeat in range(laid.repeats):
-        for leader, base, base_offset in leaders:
-            apart = _constant_difference(starts, leader, repeat)
+        for differences, base, base_offset in leaders:
+            apart = differences[repeat]
             if apart is not None and abs(base_offset + apart * size) < IMMEDIATE_LIMIT_BYTES:
                 memories.append(Memory(base, base_offset + apart * size, operand.space))
                 break
         else:
             base, offset = _bind(call, starts, repeat, lets)
-            leaders.append((repeat, base, offset))
+            leaders.append((_constant_differences(starts, repeat), base, offset))
             memories.append(Memory(base, offset, operand.space))
     return lets, memories
 
 
-def _constant_difference(starts: _Starts, first: int, second: int) -> int | None:
-    """Elements between the addresses of two repeats, when all threads agree on it."""
+def _constant_differences(starts: _Starts, first: int) -> list[int | None]:
+    """For every repeat, the elements between its addresses and those of repeat ``first``, when all
+    threads agree on it."""
     laid = starts.laid
+    apart = starts.places - starts.places[:, first : first + 1]
+    alike = (apart == apart[:1]).all(axis=0)
     for index in starts.dynamic:
-        if not np.array_equal(index[:, first], index[:, second]):
-            return None
+        alike &= (index == index[:, first : first + 1]).all(axis=0)
     layout = laid.operand.layout
-    apart = starts.places[:, second] - starts.places[:, first]
-    if not bool((apart == apart[0]).all()):
-        return None
     if not laid.period_multiple and isinstance(layout, ComposeLayout):
-        if int(apart[0]) % layout.period_elems:
-            return None
-    return int(apart[0])
+        alike &= apart[0] % layout.period_elems == 0
+    return [a if same else None for a, same in zip(apart[0].tolist(), alike.tolist())]
 
 
 def _bind(call: TileCall, starts: _Starts, repeat: int, lets: list[Let]) -> tuple[nodes.Expr, int]:
@@ -285,10 +284,11 @@ class _Terms:
 
     def _by_iters(self, iters: tuple[Iter, ...], index: nodes.Expr) -> nodes.Expr:
         """Elements that an index gives which these iters split, the last one fastest."""
+        inner = math.prod(iter_.extent for iter_ in iters)
+        known = build.as_int(index)
+        if known is not None:
+            return self._const(_known_by_iters(iters, inner, known))
         total = self._const(0)
-        inner = 1
-        for iter_ in iters:
-            inner *= iter_.extent
         for number, iter_ in enumerate(iters):
             inner //= max(1, iter_.extent)
             part = self._divide(index, inner)
@@ -341,6 +341,16 @@ class _Terms:
         if build.dtype_of(expr).bits > self.dtype.bits:
             return total(*linear(expr), self.dtype)
         return build.cast(expr, self.dtype)
+
+
+def _known_by_iters(iters: tuple[Iter, ...], inner: int, index: int) -> int:
+    """``_Terms._by_iters`` of a number; ``inner``: the product of the extents."""
+    total = 0
+    for number, iter_ in enumerate(iters):
+        inner //= max(1, iter_.extent)
+        part = index // inner
+        total += (part % iter_.extent if number > 0 else part) * iter_.stride
+    return total
 
 
 def _identity(group: Group) -> bool:

@@ -12,7 +12,7 @@ Arithmetic here is on mathematical integers; wrapping at a type's width is the i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import count
@@ -40,6 +40,16 @@ NAME_CHARS = 200
 _serial = count()
 
 
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of one symbol: by its declaration, or by a context beyond that."""
+
+    lo: int
+    hi: int
+    mod: int
+    rem: int
+
+
 class Symbol:
     """An unknown integer. Identity is equality. ``lo`` and ``hi`` are inclusive.
 
@@ -48,7 +58,9 @@ class Symbol:
     this symbol is (affine) % (constant).
     """
 
-    __slots__ = ("attained", "hi", "level", "lo", "mod", "modulo_of", "name", "rem", "serial")
+    __slots__ = (
+        "attained", "declared", "hi", "level", "lo", "mod", "modulo_of", "name", "rem", "serial",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -70,6 +82,7 @@ class Symbol:
         self.level = level
         self.attained = attained
         self.modulo_of = modulo_of
+        self.declared = Known(lo, hi, mod, rem)
         self.serial = next(_serial)
 
     def __repr__(self) -> str:
@@ -80,8 +93,11 @@ def settle(value: Number) -> Number:
     """A Python int where the array's entries agree."""
     if isinstance(value, int):
         return value
-    first = value.flat[0]
-    return int(first) if bool((value == first).all()) else value
+    first = int(value.item(0))
+    # Most arrays that differ somewhere differ at their ends, which is quick to see.
+    if value.item(-1) != first or not bool((value == first).all()):
+        return value
+    return first
 
 
 def is_zero(value: Number) -> bool:
@@ -89,7 +105,16 @@ def is_zero(value: Number) -> bool:
 
 
 def magnitude(value: Number) -> int:
-    return abs(value) if isinstance(value, int) else int(np.abs(value).max())
+    return abs(value) if isinstance(value, int) else max(-_least(value), _greatest(value))
+
+
+def _least(values: IntArray) -> int:
+    """Quicker than ``min``, as ``argmin`` does not go through numpy's reductions."""
+    return int(values.item(values.argmin()))
+
+
+def _greatest(values: IntArray) -> int:
+    return int(values.item(values.argmax()))
 
 
 def _product(a: Number, b: Number) -> Number:
@@ -104,14 +129,24 @@ def _product(a: Number, b: Number) -> Number:
 def _sum(a: Number, b: Number) -> Number:
     if isinstance(a, int) and isinstance(b, int):
         return a + b
+    if is_zero(a) or is_zero(b):
+        return b if is_zero(a) else a
     if magnitude(a) + magnitude(b) >= HUGE:
         raise OverflowError
-    return settle(a + b)
+    return a + b if isinstance(a, int) or isinstance(b, int) else settle(a + b)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+def _multiple(value: Number, factor: int) -> Number:
+    """``_product`` with a factor other than 0: what differs by thread does so still."""
+    if not isinstance(value, int) and magnitude(value) * abs(factor) >= HUGE:
+        raise OverflowError
+    return value * factor
+
+
+@dataclass(slots=True, eq=False)
 class Affine:
-    """``const + Σ coefficient · symbol``; immutable."""
+    """``const + Σ coefficient · symbol``. Never changed once made; not declared frozen, because that
+    takes twice as long and a proof makes thousands."""
 
     const: Number = 0
     terms: dict[Symbol, Number] = field(default_factory=dict)
@@ -130,27 +165,33 @@ class Affine:
         if isinstance(other, int):
             return Affine(_sum(self.const, other), self.terms)
         if not other.terms:
-            if is_zero(other.const) and isinstance(self.const, int):
+            if is_zero(other.const):
                 return self
             return Affine(_sum(self.const, other.const), self.terms)
         terms = dict(self.terms)
         for symbol, coefficient in other.terms.items():
-            total = _sum(terms.get(symbol, 0), coefficient)
-            if is_zero(total):
-                del terms[symbol]
-            else:
-                terms[symbol] = total
+            _add_term(terms, symbol, coefficient)
         return Affine(_sum(self.const, other.const), terms)
 
     def __neg__(self) -> Affine:
         return self.scaled(-1)
 
     def __sub__(self, other: Affine | int) -> Affine:
-        return self + (-other)
+        if isinstance(other, int):
+            return Affine(_sum(self.const, -other), self.terms)
+        terms = dict(self.terms)
+        for symbol, coefficient in other.terms.items():
+            _add_term(terms, symbol, -coefficient)
+        return Affine(_sum(self.const, -other.const), terms)
 
     def scaled(self, factor: Number) -> Affine:
-        if is_zero(factor):
-            return Affine()
+        if isinstance(factor, int):
+            if factor == 0:
+                return Affine()
+            if factor == 1:
+                return self
+            terms = {s: _multiple(c, factor) for s, c in self.terms.items()}
+            return Affine(_multiple(self.const, factor), terms)
         return Affine(
             settle(_product(self.const, factor)),
             {s: settle(_product(c, factor)) for s, c in self.terms.items()},
@@ -158,10 +199,9 @@ class Affine:
 
     def key(self) -> tuple[object, ...]:
         """Hashable identity of the value."""
-        return (
-            _number_key(self.const),
-            *sorted((s.serial, _number_key(c)) for s, c in self.terms.items()),
-        )
+        terms = [(s.serial, _number_key(c)) for s, c in self.terms.items()]
+        terms.sort()  # by serial, which no two have in common
+        return (_number_key(self.const), *terms)
 
     def at(self, thread: int) -> Affine:
         """The value of one thread."""
@@ -188,8 +228,16 @@ class Affine:
         return " + ".join(parts).replace("+ -", "- ")
 
 
-def _number_key(value: Number) -> tuple[int, bytes]:
-    return (value, b"") if isinstance(value, int) else (0, value.tobytes())
+def _number_key(value: Number) -> int | bytes:
+    return value if isinstance(value, int) else value.tobytes()
+
+
+def _add_term(terms: dict[Symbol, Number], symbol: Symbol, coefficient: Number) -> None:
+    total = _sum(terms.get(symbol, 0), coefficient)
+    if is_zero(total):
+        del terms[symbol]
+    else:
+        terms[symbol] = total
 
 
 def of_symbol(symbol: Symbol) -> Affine:
@@ -270,23 +318,28 @@ class _Search:
         return True
 
 
+Index: TypeAlias = "dict[Symbol, tuple[tuple[int, int, Affine], ...]]"
+"""By symbol, (number, coefficient, fact) of every fact with it, all threads of one coefficient."""
+
+
+def _indexed(index: Index, first: int, facts: Sequence[Affine]) -> Index:
+    """``index`` with more facts, numbered from ``first`` on."""
+    grown = dict(index)
+    for number, fact in enumerate(facts, first):
+        for symbol, coefficient in fact.terms.items():
+            if isinstance(coefficient, int):
+                grown[symbol] = (*grown.get(symbol, ()), (number, coefficient, fact))
+    return grown
+
+
 def _without(value: Affine, coefficient: int, fact: Affine, other: int) -> Affine:
     """What must be ≥ 0 for ``value`` to be, by ``fact`` ≥ 0, without the symbol that has these
     coefficients of one sign in the two."""
     shared = math.gcd(other, coefficient)
     k, j = abs(other) // shared, abs(coefficient) // shared
     # value ≥ 0 exactly when k·value ≥ -(k-1), on integers.
-    return value.scaled(k) + (k - 1) - fact.scaled(j)
-
-
-@dataclass(frozen=True, slots=True)
-class Known:
-    """What a context knows of one symbol beyond its declaration."""
-
-    lo: int
-    hi: int
-    mod: int
-    rem: int
+    least = value if k == 1 else value.scaled(k) + (k - 1)
+    return least - fact.scaled(j)
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,8 +349,9 @@ class Context:
     ``mask`` marks the threads; ``level`` is the uniformity of the run-time guards passed on the way
     (GRID: none): within a unit of that level either all threads of the mask are there or none.
     ``elected``: an ``elect_sync`` guard leaves one unspecified lane of each warp of the mask.
-    Every ``fact`` is ≥ 0. ``guards`` are the spans of run-time guards, for messages. ``index``: the
-    facts by symbol, made by the first proof and shared by contexts of the same facts.
+    Every ``fact`` is ≥ 0. ``guards`` are the spans of run-time guards, for messages. Contexts of the
+    same facts share ``index``, the facts by symbol, made by the first proof, and ``unproved``: by the
+    terms of a value, the masks, numbers of facts and constants with which a proof was sought in vain.
     """
 
     threads: Threads
@@ -307,15 +361,17 @@ class Context:
     facts: tuple[Affine, ...] = ()
     known: dict[Symbol, Known] = field(default_factory=dict)
     guards: tuple[object, ...] = ()
-    index: dict[Symbol, list[tuple[int, int, Affine]]] = field(default_factory=dict)
+    index: Index = field(default_factory=dict)
+    unproved: dict[tuple[object, ...], list[tuple[BoolArray, int, Number]]] = field(
+        default_factory=dict
+    )
 
     @property
     def dead(self) -> bool:
         return not bool(self.mask.any())
 
     def of(self, symbol: Symbol) -> Known:
-        found = self.known.get(symbol)
-        return found or Known(symbol.lo, symbol.hi, symbol.mod, symbol.rem)
+        return self.known.get(symbol) or symbol.declared
 
     # --- ranges
 
@@ -337,10 +393,14 @@ class Context:
     def enclosure(self, value: Affine) -> tuple[int, int]:
         """Inclusive range over all threads, those outside the mask included: quicker than ``range``,
         and not saturated."""
-        low, high = _ends(value.const)
+        low, high = ends(value.const)
         for symbol, coefficient in value.terms.items():
             known = self.of(symbol)
-            corners = [end * side for end in _ends(coefficient) for side in (known.lo, known.hi)]
+            if isinstance(coefficient, int):
+                corners = [coefficient * known.lo, coefficient * known.hi]
+            else:
+                sides = (known.lo, known.hi)
+                corners = [end * side for end in ends(coefficient) for side in sides]
             low, high = low + min(corners), high + max(corners)
         return low, high
 
@@ -349,7 +409,7 @@ class Context:
         if isinstance(values, int):
             return values
         present = values[self.mask]
-        return int(present.min()) if present.size else 0
+        return _least(present) if present.size else 0
 
     # --- congruence
 
@@ -359,12 +419,7 @@ class Context:
         rem: Number = value.const
         for symbol, coefficient in value.terms.items():
             known = self.of(symbol)
-            size = (
-                abs(coefficient)
-                if isinstance(coefficient, int)
-                else int(np.gcd.reduce(np.abs(coefficient)))
-            )
-            mod = math.gcd(mod, size * known.mod)
+            mod = math.gcd(mod, _common_factor(coefficient) * known.mod)
             if known.rem:
                 rem = rem + coefficient * known.rem
         return mod, rem if mod == 0 else rem % mod
@@ -398,19 +453,27 @@ class Context:
         ``depth`` facts. Few facts are tried before many, and no more than ``MAX_ATTEMPTS`` sums."""
         if value.exact:
             return self.least(value.const) >= 0
+        terms = value.key()[1:]
+        attempts = self.unproved.setdefault(terms, [])
+        for mask, facts, const in attempts:
+            # Every step of a proof keeps the order of its values: what could not be proved of a
+            # greater one cannot be of this.
+            if mask is self.mask and facts >= depth and not bool(np.any(value.const > const)):
+                return False
         search = _Search()
         try:
-            return any(
-                self._prove(value, facts, frozenset(), search.deeper())
-                for facts in range(depth + 1)
-            )
+            for facts in range(depth + 1):
+                if self._prove(value, facts, frozenset(), search.deeper()):
+                    return True
         except (OverflowError, _SearchEnded):
             return False
+        attempts.append((self.mask, depth, value.const))
+        return False
 
     def _prove(self, value: Affine, depth: int, used: frozenset[int], search: _Search) -> bool:
         """``used``: the facts already subtracted."""
         value = self._with_slack(value)
-        if self.least(self.bounds(value)[0]) >= 0:
+        if self._low(value) >= 0:
             return True
         if depth == 0 or not value.terms:
             return False
@@ -431,23 +494,35 @@ class Context:
                     continue  # of another fact the numbers may be smaller
         return False
 
-    def _about(self, symbol: Symbol) -> list[tuple[int, int, Affine]]:
-        """(number, coefficient, fact) of every fact with ``symbol``, all threads of one coefficient."""
+    def _low(self, value: Affine) -> int:
+        """The least that ``value`` can be for a thread of the mask, as far as ranges tell."""
+        low = 0
+        for symbol, coefficient in value.terms.items():
+            if not isinstance(coefficient, int):
+                return self.least(self.bounds(value)[0])
+            known = self.of(symbol)
+            low += coefficient * (known.lo if coefficient >= 0 else known.hi)
+        return low + self.least(value.const)
+
+    def _about(self, symbol: Symbol) -> Sequence[tuple[int, int, Affine]]:
+        """The facts with ``symbol``, as in ``Index``."""
         if not self.index:
-            for number, fact in enumerate(self.facts):
-                for term, coefficient in fact.terms.items():
-                    if isinstance(coefficient, int):
-                        self.index.setdefault(term, []).append((number, coefficient, fact))
-        return self.index.get(symbol, [])
+            self.index.update(_indexed({}, 0, self.facts))
+        return self.index.get(symbol, ())
 
     def _with_slack(self, value: Affine) -> Affine:
         """A value ≡ r modulo m is ≥ 0 exactly when value + (m-1-r) is."""
         if not value.terms:
             return value
+        mod = 0
+        for symbol, coefficient in value.terms.items():
+            mod = math.gcd(mod, _common_factor(coefficient) * self.of(symbol).mod)
+            if mod == 1:
+                return value
         mod, rem = self.congruence(value)
         if mod <= 1 or mod >= HUGE:
             return value
-        return replace(value, const=_sum(value.const, settle(mod - 1 - rem)))
+        return Affine(_sum(value.const, settle(mod - 1 - rem)), value.terms)
 
     # --- narrowing
 
@@ -464,7 +539,9 @@ class Context:
         for fact in new:
             if len(fact.terms) == 1:
                 self._tighten(known, fact)
-        return replace(self, facts=self.facts + new, known=known, index={})
+        # No fact is indexed before the first proof.
+        index = _indexed(self.index, len(self.facts), new) if self.index else {}
+        return replace(self, facts=self.facts + new, known=known, index=index, unproved={})
 
     def _tighten(self, known: dict[Symbol, Known], fact: Affine) -> None:
         ((symbol, coefficient),) = fact.terms.items()
@@ -507,12 +584,20 @@ class Context:
     def _knowing(self, symbol: Symbol, known: Known) -> Context:
         # The trivial fact marks the point: derived symbols are reused only where all of it holds.
         facts = self.facts + (Affine(),)
-        return replace(self, known={**self.known, symbol: known}, facts=facts, index={})
+        return replace(
+            self, known={**self.known, symbol: known}, facts=facts, index=dict(self.index),
+            unproved={},
+        )  # fmt: skip
 
 
-def _ends(value: Number) -> tuple[int, int]:
+def ends(value: Number) -> tuple[int, int]:
     """Least and greatest value among all threads."""
-    return (value, value) if isinstance(value, int) else (int(value.min()), int(value.max()))
+    return (value, value) if isinstance(value, int) else (_least(value), _greatest(value))
+
+
+def _common_factor(value: Number) -> int:
+    """The greatest number that divides the value of every thread."""
+    return abs(value) if isinstance(value, int) else int(np.gcd.reduce(np.abs(value)))
 
 
 def _scaled_range(coefficient: Number, known: Known) -> tuple[Number, Number]:

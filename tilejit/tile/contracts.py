@@ -17,7 +17,7 @@ import numpy as np
 from tilejit.errors import Report
 from tilejit.ir import nodes
 from tilejit.layout import MEMORY_AXIS, ComposeLayout
-from tilejit.tile.affine import THREAD, Affine, Number
+from tilejit.tile.affine import THREAD, Affine, IntArray, Number, ends
 from tilejit.tile.call import TileCall
 from tilejit.tile.groups import thread_level
 from tilejit.tile.region import NotSeparable, ScalarOperand, TensorOperand, Walk, dimensions, walk
@@ -320,12 +320,15 @@ def storage(call: TileCall, laid: Walk, report: Report) -> bool:
     bits = size.constant
     if bits is not None and _shape_is_stored(operand, bits):
         return True
-    least, greatest = _extremes(call, laid)
-    if not laid.period_multiple:
-        greatest = greatest + _flip_reach(operand, bits)
-    if bits is not None and laid.symbolic.exact and isinstance(least, int):
-        if least >= 0 and isinstance(greatest, int) and (greatest + 1) * scale <= bits:
+    reach = 0 if laid.period_multiple else _flip_reach(operand, bits)
+    if bits is not None:
+        # As far as ranges tell, for all threads at once: mostly that is enough.
+        lowest, highest = ends(laid.places)
+        low, high = call.context.range(laid.symbolic)
+        if low + lowest >= 0 and (high + highest + reach + 1) * scale <= bits:
             return True
+    least, greatest = _extremes(call, laid)
+    greatest = greatest + reach
     first = Affine(least, laid.symbolic.terms)
     last = size - Affine(greatest, laid.symbolic.terms).scaled(scale) - scale
     for slack, side in ((first, "before"), (last, "after")):
@@ -448,11 +451,11 @@ def contiguous(call: TileCall, laid: Walk, report: Report, *, row: int | None = 
     places = laid.places
     length = row or places.shape[2]
     runs = places.reshape(places.shape[0], places.shape[1], -1, length)
-    wrong = runs != runs[..., :1] + np.arange(length)
-    if not wrong.any() and not any(
+    if _consecutive(places, length) and not any(
         bool((index != index[..., :1]).any()) for _, index in laid.dynamic
     ):
         return True
+    wrong = runs != runs[..., :1] + np.arange(length)
     operand = laid.operand
     what = "an atom" if row is None else "a row"
     where, message = None, f"{operand.name}: the {length} elements of {what} are not consecutive"
@@ -473,6 +476,13 @@ def contiguous(call: TileCall, laid: Walk, report: Report, *, row: int | None = 
         contract=call.contract,
     )
     return False
+
+
+def _consecutive(places: IntArray, length: int) -> bool:
+    """Whether every run of ``length`` positions rises by one."""
+    rises = np.diff(places.reshape(-1)) == 1
+    rises[length - 1 :: length] = True  # from one run to the next
+    return bool(rises.all())
 
 
 def aligned(
@@ -526,12 +536,11 @@ def aligned(
             f"expected {required_bytes}-byte alignment"
         )
         where: str | None = laid.where((a, r, run * (row or 1)))
+        uneven = bool((starts % required_bytes != starts[..., :1] % required_bytes).any())
         help_ = (
-            None
-            if row is None
-            else (
-                f"every row starts at a multiple of {required_bytes} bytes: pad the row pitch to one"
-            )
+            f"every row starts at a multiple of {required_bytes} bytes: pad the row pitch to one"
+            if uneven
+            else None
         )
     else:
         known = int(np.gcd(mod, required_bytes))

@@ -30,7 +30,7 @@ from tilejit.layout import (
     LayoutError,
     TileLayout,
 )
-from tilejit.tile.affine import Affine, IntArray, Number, is_zero, settle
+from tilejit.tile.affine import Affine, IntArray, Number, settle
 from tilejit.tile.family import Registers
 from tilejit.tile.groups import Group
 from tilejit.tile.values import Evaluator, Value
@@ -200,8 +200,8 @@ class Walk:
         if self.dynamic:
             return False
         return all(
-            is_zero(settle(np.asarray(c * max(s.mod, 1) % layout.period_elems)))
-            and is_zero(settle(np.asarray(c * s.rem % layout.period_elems)))
+            _is_multiple(c * max(s.mod, 1), layout.period_elems)
+            and _is_multiple(c * s.rem, layout.period_elems)
             for s, c in self.symbolic.terms.items()
         )
 
@@ -236,6 +236,11 @@ class Walk:
         """A position of the walk's arrays in words: repeat, element and thread."""
         text = self.coordinate(index[1], index[2] if len(index) > 2 else 0)
         return f"{text}, {self.group.describe(index[0])}"
+
+
+def _is_multiple(value: Number, of: int) -> bool:
+    """For every thread."""
+    return value % of == 0 if isinstance(value, int) else not bool((value % of).any())
 
 
 def walk(

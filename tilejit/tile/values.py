@@ -33,6 +33,7 @@ from tilejit.tile.affine import (
     Symbol,
     conjunction,
     disjunction,
+    ends,
     enter,
     exactly,
     is_zero,
@@ -83,7 +84,7 @@ class Derived:
         candidates = self.made.setdefault(key, [])
         for then, value, axioms in candidates:
             if context.facts[: len(then.facts)] == then.facts:
-                if not bool((context.mask & ~then.mask).any()):
+                if context.mask is then.mask or not bool((context.mask & ~then.mask).any()):
                     return value, axioms
         value, axioms = make()
         candidates.append((context, value, axioms))
@@ -667,7 +668,7 @@ class Evaluator:
         self, key: tuple[object, ...], make: Callable[[], tuple[Affine, tuple[Affine, ...]]]
     ) -> Affine:
         value, axioms = self.derived.get(key, self.context, make)
-        missing = [a for a in axioms if not any(a is fact for fact in self.context.facts)]
+        missing = [a for a in axioms if a not in self.context.facts]  # by identity
         if missing:
             self.context = self.context.assuming(missing)
         return value
@@ -735,9 +736,10 @@ def _flat(values: np.ndarray) -> bool | np.ndarray:
 
 def _wrap_exact(value: Affine, low: int, high: int) -> Affine:
     size = high - low + 1
-    if isinstance(value.const, int):
-        return value if low <= value.const <= high else Affine((value.const - low) % size + low)
-    if bool(((value.const < low) | (value.const > high)).any()) and size < HUGE:
+    least, greatest = ends(value.const)
+    if low <= least and greatest <= high:
+        return value
+    if isinstance(value.const, int) or size < HUGE:
         return Affine(settle((value.const - low) % size + low))
     return value
 
