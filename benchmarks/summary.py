@@ -1,4 +1,5 @@
-"""``python -m benchmarks.summary``: the README's table of results, from ``results/*.json``."""
+"""``python -m benchmarks.summary``: the tables of results in the README and in the tutorial on mma.sync,
+from ``results/*.json``."""
 
 from __future__ import annotations
 
@@ -9,6 +10,8 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 BEGIN, END = "<!-- results: make docs -->", "<!-- end of results -->"
+LADDER_BEGIN, LADDER_END = "# <!-- ladder: make docs -->", "# <!-- end of ladder -->"
+LADDER_PAGE = ROOT / "tutorials" / "07_mma_gemm.py"
 PEERS = ("tilejit", "triton", "torch.compile", "torch")
 
 
@@ -164,7 +167,29 @@ def page(text: str) -> str:
     return f"{head}{BEGIN}\n{section()}\n{END}{tail}"
 
 
+def ladder(text: str) -> str:
+    """The tutorial's ``text`` with its table of measured steps renewed."""
+    data = load("ladder")
+    assert data is not None
+    lines = [
+        f"{machine(data)}; all steps and torch.mm (cuBLAS) in one run, interleaved, results checked first.",
+        "",
+        "| step | TFLOP/s at 4096³ | of torch.mm |",
+        "|---|---|---|",
+    ]
+    lines += [
+        f"| {r['case']} | {r['tflop_per_s']:.0f} | {r['of_baseline']:.2f} |"
+        for r in data["rows"]
+        if r["contender"] == "tilejit" and "tflop_per_s" in r
+    ]
+    head, rest = text.split(LADDER_BEGIN)
+    _, tail = rest.split(LADDER_END)
+    commented = "\n".join(f"# {line}".rstrip() for line in lines)
+    return f"{head}{LADDER_BEGIN}\n{commented}\n{LADDER_END}{tail}"
+
+
 if __name__ == "__main__":
     readme = ROOT / "README.md"
     readme.write_text(page(readme.read_text()))
-    print("renewed README.md")
+    LADDER_PAGE.write_text(ladder(LADDER_PAGE.read_text()))
+    print("renewed README.md and", LADDER_PAGE.name)

@@ -45,6 +45,11 @@ def test_readme_results_are_up_to_date() -> None:
     assert text == summary.page(text), "run `make docs`"
 
 
+def test_ladder_is_up_to_date() -> None:
+    text = summary.LADDER_PAGE.read_text()
+    assert text == summary.ladder(text), "run `make docs`"
+
+
 def test_pages_with_programs_are_marked() -> None:
     assert {"README.md", "layouts.md"} <= {page.name for page in PAGES}
 
