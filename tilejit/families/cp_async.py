@@ -15,6 +15,7 @@ from tilejit.tile import contracts
 from tilejit.tile.addresses import memory_operands
 from tilejit.tile.call import ScalarOperand, TensorOperand, TileCall
 from tilejit.tile.family import (
+    CACHE_POLICY,
     PRED,
     Family,
     Immediate,
@@ -43,10 +44,6 @@ SRC_SIZE = Param(
 IGNORE_SRC = Param(
     "ignore_src", "runtime", "bool", None, "Where true, the whole chunk becomes zeros."
 )
-CACHE_POLICY = Param(
-    "cache_policy", "runtime", "uint64", None,
-    "The cache-policy operand of .L2::cache_hint forms, from createpolicy.",
-)  # fmt: skip
 PARAMS = (CHUNK_BYTES, SRC_SIZE, IGNORE_SRC, CACHE_POLICY, PRED)
 
 FILLS = ("src_size", "ignore_src")
@@ -81,7 +78,7 @@ def check(call: TileCall, report: Report) -> None:
         return
     sized = _check_chunk(call, report)
     _check_fill(call, report)
-    _check_policy(call, report)
+    contracts.cache_policy(call, report)
     if not _check_direction(call, report) or not sized:
         return
     walks: list[Walk] = []
@@ -147,22 +144,6 @@ def _is_byte_count(size: nodes.Expr) -> bool:
     return size.type in (nodes.UINT32, nodes.INT32)
 
 
-def _check_policy(call: TileCall, report: Report) -> None:
-    given = call.params["cache_policy"] is not None
-    wanted = "L2::cache_hint" in call.forms[0].modifiers
-    if given == wanted:
-        return
-    report.error(
-        "cp_async/cache-policy",
-        f"{call.spelling} needs cache_policy=, a uint64 from createpolicy"
-        if wanted
-        else f"{call.spelling} has no cache-policy operand",
-        span=call.span,
-        contract=CONTRACT,
-        help="cache_policy goes with .L2::cache_hint in the opcode",
-    )
-
-
 def _check_direction(call: TileCall, report: Report) -> bool:
     """The one mistake with a name of its own: the operands the wrong way round."""
     spaces = tuple(o.space for o in call.operands if isinstance(o, TensorOperand))
@@ -181,12 +162,7 @@ def _check_direction(call: TileCall, report: Report) -> bool:
 def _check_operand(
     call: TileCall, operand: TensorOperand | ScalarOperand, space: nodes.Space, report: Report
 ) -> Walk | None:
-    if isinstance(operand, ScalarOperand):
-        report.error(
-            "cp_async/tensor-operand",
-            f"{operand.name} of {call.spelling} must be a tensor, not a scalar expression",
-            span=operand.span, contract=CONTRACT,
-        )  # fmt: skip
+    if not contracts.is_tensor(operand, call, report):
         return None
     if not contracts.in_space(call, operand, (space,), report):
         return None

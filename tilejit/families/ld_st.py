@@ -15,6 +15,7 @@ from tilejit.tile import contracts, ownership
 from tilejit.tile.addresses import memory_operands, registers
 from tilejit.tile.call import ScalarOperand, TensorOperand, TileCall
 from tilejit.tile.family import (
+    CACHE_POLICY,
     PRED,
     PRESERVE_DST,
     BitArray,
@@ -22,7 +23,6 @@ from tilejit.tile.family import (
     Issue,
     Machine,
     NativeOperand,
-    Param,
     Registers,
     Step,
     Value,
@@ -33,10 +33,6 @@ CONTRACT = "docs/contract/ld_st.md"
 
 # --- parameters
 
-CACHE_POLICY = Param(
-    "cache_policy", "runtime", "uint64", None,
-    "The cache-policy operand of .L2::cache_hint forms, from createpolicy.",
-)  # fmt: skip
 PARAMS = (CACHE_POLICY, PRED, PRESERVE_DST)
 
 # --- operands
@@ -58,16 +54,12 @@ def _tensor_specs(form: Form) -> tuple[OperandSpec, ...]:
     return form.operands[:2]
 
 
-def _has_policy(form: Form) -> bool:
-    return any(spec.name == "cache_policy" for spec in form.operands)
-
-
 # --- legality
 
 
 def check(call: TileCall, report: Report) -> None:
     form = _form(call)
-    _check_policy(call, form, report)
+    contracts.cache_policy(call, report)
     if len(call.operands) != 2:
         order = "registers, memory" if form.mnemonic == "ld" else "memory, registers"
         report.error(
@@ -86,23 +78,6 @@ def check(call: TileCall, report: Report) -> None:
         _check_alias(call, walks, report)
 
 
-def _check_policy(call: TileCall, form: Form, report: Report) -> None:
-    given = call.params["cache_policy"] is not None
-    if given and not _has_policy(form):
-        report.error(
-            "ld_st/cache-policy",
-            f"{call.spelling} has no cache-policy operand",
-            span=call.span, contract=CONTRACT,
-            help="cache_policy goes with .L2::cache_hint in the opcode",
-        )  # fmt: skip
-    if _has_policy(form) and not given:
-        report.error(
-            "ld_st/cache-policy",
-            f"{call.spelling} needs cache_policy=, a uint64 from createpolicy",
-            span=call.span, contract=CONTRACT,
-        )  # fmt: skip
-
-
 def _check_operand(
     call: TileCall,
     form: Form,
@@ -110,12 +85,7 @@ def _check_operand(
     operand: TensorOperand | ScalarOperand,
     report: Report,
 ) -> Walk | None:
-    if isinstance(operand, ScalarOperand):
-        report.error(
-            "ld_st/tensor-operand",
-            f"{operand.name} of {call.spelling} must be a tensor, not a scalar expression",
-            span=operand.span, contract=CONTRACT,
-        )  # fmt: skip
+    if not contracts.is_tensor(operand, call, report):
         return None
     memory = spec.kind == "addr"
     space: Space = SPACES[spec.space] if memory else "local"

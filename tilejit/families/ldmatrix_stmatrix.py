@@ -111,12 +111,7 @@ def _check_operand(
     operand: TensorOperand | ScalarOperand,
     report: Report,
 ) -> Walk | None:
-    if isinstance(operand, ScalarOperand):
-        report.error(
-            "ldmatrix_stmatrix/tensor-operand",
-            f"{operand.name} of {call.spelling} must be a tensor, not a scalar expression",
-            span=operand.span, contract=CONTRACT,
-        )  # fmt: skip
+    if not contracts.is_tensor(operand, call, report):
         return None
     memory = spec.kind == "addr"
     if not contracts.in_space(call, operand, ("shared" if memory else "local",), report):

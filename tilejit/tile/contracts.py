@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import TypeGuard
 
 import numpy as np
 
@@ -426,6 +427,39 @@ def buffer_extent(call: TileCall, operand: TensorOperand) -> tuple[Affine, int] 
         else:
             last = last + (call.evaluator.integer(extent) - 1).scaled(iters[0].stride)
     return last.scaled(bits), operand.dtype.bits
+
+
+# --- operands and keywords
+
+
+def is_tensor(
+    operand: TensorOperand | ScalarOperand, call: TileCall, report: Report
+) -> TypeGuard[TensorOperand]:
+    if isinstance(operand, TensorOperand):
+        return True
+    report.error(
+        f"{call.family}/tensor-operand",
+        f"{operand.name} of {call.spelling} must be a tensor, not a scalar expression",
+        span=operand.span,
+        contract=call.contract,
+    )
+    return False
+
+
+def cache_policy(call: TileCall, report: Report) -> None:
+    """``cache_policy`` is given exactly where the opcode has an operand for it."""
+    wanted = "L2::cache_hint" in call.forms[0].modifiers
+    if (call.params["cache_policy"] is not None) == wanted:
+        return
+    report.error(
+        f"{call.family}/cache-policy",
+        f"{call.spelling} needs cache_policy=, a uint64 from createpolicy"
+        if wanted
+        else f"{call.spelling} has no cache-policy operand",
+        span=call.span,
+        contract=call.contract,
+        help="cache_policy goes with .L2::cache_hint in the opcode",
+    )
 
 
 # --- memory

@@ -228,6 +228,12 @@ PRESERVE_DST = Param(
 )  # fmt: skip
 
 
+CACHE_POLICY = Param(
+    "cache_policy", "runtime", "uint64", None,
+    "The cache-policy operand of .L2::cache_hint forms, from createpolicy.",
+)  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
     """One instruction family. ``name`` is the stem of its module, table, tests and contract page."""
