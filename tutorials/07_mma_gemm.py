@@ -528,10 +528,10 @@ if __name__ == "__main__":
 #
 # | step | TFLOP/s at 4096³ | of torch.mm |
 # |---|---|---|
-# | a: one warp, ld.shared | 58 | 0.08 |
-# | b: ldmatrix | 63 | 0.08 |
-# | c: more warps, bigger tiles | 112 | 0.15 |
+# | a: one warp, ld.shared | 55 | 0.07 |
+# | b: ldmatrix | 59 | 0.08 |
+# | c: more warps, bigger tiles | 111 | 0.15 |
 # | d: cp.async, two buffers | 124 | 0.17 |
-# | e: more stages, swizzle | 289 | 0.39 |
-# | f: fragments ahead, CTAs in groups | 392 | 0.54 |
+# | e: more stages, swizzle | 286 | 0.39 |
+# | f: fragments ahead, CTAs in groups | 360 | 0.51 |
 # <!-- end of ladder -->
