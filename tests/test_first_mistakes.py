@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import re
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ import torch
 
 import tilejit as tile
 from tests.frontend.kernels import lower, make, tensor
-from tilejit import T
-from tilejit.ir.signature import ScalarArg
+from tilejit import T, dtypes
+from tilejit.families import FAMILIES
+from tilejit.ir.signature import ScalarArg, TensorArg
+from tilejit.tile import checker
 
 SPREAD = "(2,32,4):(1@warpid,1@laneid,1)"
 
@@ -229,3 +232,65 @@ def test_standard_input_is_not_sent_to_the_repl() -> None:
         assert caught.value.codes == ("frontend/no-source",)
         helps.append(dict(caught.value.diagnostics[0].notes)["help"])
     assert ["REPL" in text for text in helps] == [False, True]
+
+
+@tile.jit
+def run_time_rows(X: T.Tensor((32, T.dynamic("K")), "float16", align=16), Y: T.Tensor((32, 8), "float16", align=16),
+                  STRIDES: T.constexpr):  # fmt: skip
+    _, K = X.shape
+    T.device_entry(launch=T.cuda.LaunchConfig(grid=1, block=32))
+    T.assume(K >= 8)
+    if STRIDES:
+        T.assume(X.strides[0] % 8 == 0)
+    thread = T.cuda.thread_idx("x")
+    staged = T.alloc_shared((32, 8), "float16", layout="default", align=16)
+    T.static_assert(X.strides[1] == 1 and staged.strides == (8, 1), "what is known is a number")
+    for k in range(K // 8):
+        T.cuda.tile.apply(
+            T.ptx["cp.async.cg.shared.global"],
+            staged.sub[thread, :], X.sub[thread, 8 * k : 8 * k + 8], chunk_bytes=16,
+        )  # fmt: skip
+        T.ptx["cp.async.commit_group"]()
+        T.ptx["cp.async.wait_group"](0)
+    r = T.alloc_local((4,), "uint32", layout="default")
+    T.cuda.tile.apply(T.ptx["ld.shared.v4.b32"], r, staged.view("uint32").sub[thread, :])
+    T.cuda.tile.apply(T.ptx["st.global.v4.b32"], Y.view("uint32").sub[thread, :], r)
+
+
+def test_run_time_strides_have_a_name(device: str) -> None:
+    wide = torch.randn(32, 200, device=device).half()
+    for x in (wide[:, :64].contiguous(), wide[:, :128]):
+        y = torch.zeros(32, 8, dtype=x.dtype, device=device)
+        run_time_rows(x, y, STRIDES=True)
+        assert torch.equal(y, x[:, -8:])
+    with pytest.raises(tile.ContractError) as caught:
+        run_time_rows.check(x, y, STRIDES=False)
+    assert caught.value.codes == ("cp_async/alignment",)
+
+
+def mistake(body: str) -> str:
+    """The message about a kernel of one thread whose last lines are ``body``."""
+    source = (
+        'def k(X: T.Tensor((64, T.dynamic("K")), "float16", align=16), n: T.int32):\n'
+        "    T.device_entry(launch=T.cuda.LaunchConfig(grid=1, block=32))\n"
+        '    S = T.alloc_shared((8, 8), "float16", layout="default", align=16)\n'
+        '    copy = T.ptx["cp.async.cg.shared.global"]\n' + textwrap.indent(body, "    ")
+    )
+    x = TensorArg(dtypes.float16, (64, None), (None, 1), 16)
+    with pytest.raises(tile.TileError) as caught:
+        checker.check(lower(source, X=x, n=ScalarArg(dtypes.int32)).function, FAMILIES)
+    return str(caught.value)
+
+
+def test_what_newcomers_to_copies_got_wrong() -> None:
+    dropped = mistake('T.ptx["cp.async.commit_group"]\n')
+    assert "call it: T.ptx['cp.async.commit_group']()" in dropped
+    counted = mistake('for k in range(n):\n    T.ptx["cp.async.wait_group"](k)\n')
+    assert 'T.ptx["cp.async.wait_group"](k)' in counted and "T.unroll" in counted
+    fill = "T.cuda.tile.apply(copy, S.sub[0, :], X.sub[0, 0:8], chunk_bytes=16, {})\n"
+    assert "ignore_src" in mistake(fill.format("src_size=n < 2"))
+    assert "clamp" in mistake(fill.format("src_size=T.int64(n)"))
+    copies = "T.cuda.tile.apply(copy, S.sub[n, :], X.sub[0, 0:8], chunk_bytes=16, pred=n < 8)\n"
+    assert "pred proves nothing" in mistake(copies)
+    assert ".strides gives them" in mistake("T.static_assert(X.layout is None, 'x')\n")
+    assert "range(…) makes a run-time loop" in mistake("for i in T.unroll(n):\n    pass\n")

@@ -31,13 +31,14 @@ if TYPE_CHECKING:
         TensorArg,
     )
     from tilejit.language import namespace as T
-    from tilejit.pipeline import jit
+    from tilejit.pipeline import jit, simulation
     from tilejit.runtime.jit import JitFunction
 
 __version__ = "0.1.0"
 
 _HOME: dict[str, str] = {
     "jit": "tilejit.pipeline",
+    "simulation": "tilejit.pipeline",
     "JitFunction": "tilejit.runtime.jit",
     **dict.fromkeys(
         (
@@ -74,6 +75,7 @@ __all__ = [
     "Unsimulated",
     "__version__",
     "jit",
+    "simulation",
 ]
 
 

@@ -19,6 +19,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, overload
@@ -217,7 +218,8 @@ class Pipeline:
         lent = {n: _copy(t) for n, t in tensors.items() if t.requires_grad}
         buffers = {n: global_buffer(n, lent.get(n, t)) for n, t in tensors.items()}
         with _timed("simulate"), _deep(_deepest(checked.function)):
-            report = sim.run(checked, buffers, dict(scalars), grid, families=FAMILIES)
+            options = sim.SimOptions(**(_SIMULATION.get() or {}))
+            report = sim.run(checked, buffers, dict(scalars), grid, options, FAMILIES)
         for name, copy in lent.items():
             if not _same_bits(copy, tensors[name]):
                 raise fault(
@@ -361,6 +363,22 @@ def _same_bits(a: Any, b: Any) -> bool:
 # --- the decorator
 
 STEPS = Pipeline()
+
+_SIMULATION: ContextVar[Mapping[str, Any] | None] = ContextVar("simulation", default=None)
+
+
+@contextmanager
+def simulation(**options: Any) -> Iterator[None]:
+    """Calls on CPU tensors inside the block run with these ``sim.SimOptions``: ``seed`` (the order of
+    warps and of asynchronous copies), ``hazards``, ``step_limit``, ``fault_limit``, ``output``."""
+    from tilejit import sim
+
+    sim.SimOptions(**options)  # an unknown option is an error here, not in the first call
+    token = _SIMULATION.set(options)
+    try:
+        yield
+    finally:
+        _SIMULATION.reset(token)
 
 
 @overload

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.sim.written import codes, kernel, notes, reports, simulated
+import tilejit as tile
+from tests.sim.written import codes, kernel, notes, reports
 from tilejit.errors import Unsimulated
 
 ONE = """
@@ -55,7 +56,7 @@ def test_bytes_arrive_at_once_or_at_the_wait_or_in_some_lanes() -> None:
     seen = set()
     for seed in range(24):
         x, y = tensors()
-        with simulated(seed=seed, hazards=False):
+        with tile.simulation(seed=seed, hazards=False):
             k(x, y, 0, 0)
         arrived = (y[:64, 0] == x[:64, 0]).sum().item()
         assert arrived + (y[:64, 0] == -1).sum().item() == 64
@@ -101,7 +102,7 @@ def test_the_source_is_read_when_the_bytes_move() -> None:
     seen = set()
     for seed in range(24):
         x = torch.arange(512.0).view(128, 4)
-        with simulated(seed=seed, hazards=False):
+        with tile.simulation(seed=seed, hazards=False):
             k(x, x, 0, 0)
         seen |= set(x[3:64, 1].sub(4 * torch.arange(3, 64)).abs().gt(0.5).tolist())
     assert seen == {True, False}
@@ -320,3 +321,18 @@ def test_ctas_and_batches_have_groups_of_their_own() -> None:
         assert codes(k, *tensors(), 0, 0, batch_warps=batch_warps) == []
     weak = program(text.replace("wait(1)", "wait(2)"), grid=7)
     assert codes(weak, *tensors(), 0, 0, batch_warps=2) == ["sim/in-flight"]
+
+
+def test_options_of_a_call_end_with_their_block() -> None:
+    spin = kernel(
+        "def k(X: T.Tensor((1,), 'int32')):\n"
+        "    T.device_entry(launch=T.cuda.LaunchConfig(grid=1, block=32))\n"
+        "    for i in range(50):\n"
+        "        T.cuda.warp_sync()\n"
+    )
+    x = torch.zeros(1, dtype=torch.int32)
+    with tile.simulation(step_limit=10), pytest.raises(tile.Unsimulated):
+        spin(x)
+    spin(x)
+    with pytest.raises(TypeError, match="speed"), tile.simulation(speed=1):
+        pass

@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
-from unittest import mock
 
 import tilejit as tile
-from tilejit import T, sim
+from tilejit import T
 from tilejit.errors import TileError
-
-
-@contextlib.contextmanager
-def simulated(**options: Any) -> Iterator[None]:
-    """Kernels on CPU tensors run with these ``SimOptions``."""
-    run = functools.partial(sim.run, options=sim.SimOptions(**options))
-    with mock.patch.object(sim, "run", run):
-        yield
 
 
 def kernel(text: str, **names: Any) -> Any:
@@ -31,7 +20,7 @@ def kernel(text: str, **names: Any) -> Any:
 def reports(k: Any, *args: Any, **options: Any) -> list[Any]:
     """The diagnostics of a call; none for one that runs through."""
     try:
-        with simulated(**options):
+        with tile.simulation(**options):
             k(*args)
     except TileError as error:
         return list(error.diagnostics)

@@ -124,7 +124,10 @@ def _check_fill(call: TileCall, report: Report) -> None:
         report.error(
             "cp_async/keyword-type",
             f"src_size is {size.type}, expected uint32 or int32 bytes",
-            span=size.span or call.span, contract=CONTRACT, help="T.uint32(…) converts it",
+            span=call.span, contract=CONTRACT,
+            help="a condition is ignore_src=…: where it is true the chunk becomes zeros"
+            if size.type == nodes.BOOL
+            else "T.uint32(…) converts what is known to be in 0..chunk_bytes; min and max clamp it",
         )  # fmt: skip
         return
     limit = call.params["chunk_bytes"]
@@ -134,7 +137,7 @@ def _check_fill(call: TileCall, report: Report) -> None:
         report.error(
             "cp_async/src-size",
             f"src_size is {found} bytes, expected 0..{limit}, the bytes of one chunk",
-            span=size.span or call.span, contract=CONTRACT,
+            span=call.span, contract=CONTRACT,
         )  # fmt: skip
 
 

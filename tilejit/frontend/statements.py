@@ -37,6 +37,7 @@ from tilejit.frontend.values import (
 from tilejit.ir import nodes as ir
 from tilejit.language.annotations import constexpr
 from tilejit.layout import LayoutError
+from tilejit.ptx.instruction import Instruction
 from tilejit.ptx.spelling import SpellingError
 
 
@@ -225,7 +226,7 @@ def _expression(lw: Lowering, node: ast.Expr) -> None:
         if isinstance(value, ir.Call):
             lw.emit(ir.Evaluate(value, span=lw.here()))
         return
-    named = isinstance(node.value, ast.Name | ast.Attribute)
+    named = isinstance(node.value, ast.Name | ast.Attribute) or isinstance(value, Instruction)
     lw.refuse(
         "no-effect", f"this statement computes {describe(value)} and drops it", node,
         help=f"call it: {ast.unparse(node.value)}()" if named and _is_function(value)
@@ -235,7 +236,7 @@ def _expression(lw: Lowering, node: ast.Expr) -> None:
 
 def _is_function(value: Any) -> bool:
     called = callable(value) and not isinstance(value, DType)
-    return called or isinstance(value, LocalFunction | Method)
+    return called or isinstance(value, LocalFunction | Method | Instruction)
 
 
 def _assert(lw: Lowering, node: ast.Assert) -> None:

@@ -20,12 +20,15 @@ from tilejit.frontend.state import Lowering
 from tilejit.frontend.values import Method, Sub, describe, dtype_of, is_number, is_scalar
 from tilejit.ir import build, views
 from tilejit.ir import nodes as ir
+from tilejit.ir.dims import dimension_iters
 from tilejit.language.annotations import dtype_text, near_dtype
-from tilejit.layout import THREAD_AXES, ComposeLayout, Layout, TileLayout
+from tilejit.layout import MEMORY_AXIS, THREAD_AXES, ComposeLayout, Layout, TileLayout
 
 INDEXABLE = (ir.View, ir.Region, Sub)
 
-VIEW_ATTRIBUTES = ("shape", "dtype", "layout", "ndim", "size", "sub", "view", "permute", "ptr_to")
+VIEW_ATTRIBUTES = (
+    "shape", "strides", "dtype", "layout", "ndim", "size", "sub", "view", "permute", "ptr_to",
+)  # fmt: skip
 
 
 def attribute_names(value: Any) -> tuple[str, ...]:
@@ -61,7 +64,14 @@ def _view_attribute(lw: Lowering, view: ir.View, name: str) -> Any:
             return view.shape
         case "dtype":
             return view.dtype
+        case "strides":
+            return tuple(_stride(lw, view, d) for d in range(len(view.shape)))
         case "layout":
+            if view.dynamic_strides:
+                lw.refuse(
+                    "attribute", f"{describe(view)} has strides known at run time only, and no layout",
+                    help=".strides gives them",
+                )  # fmt: skip
             return view.layout
         case "ndim":
             return len(view.shape)
@@ -75,6 +85,21 @@ def _view_attribute(lw: Lowering, view: ir.View, name: str) -> Any:
         "attribute", f"{describe(view)} has no attribute {name!r}",
         help=f"it has {', '.join(VIEW_ATTRIBUTES)}",
     )  # fmt: skip
+
+
+def _stride(lw: Lowering, view: ir.View, dimension: int) -> Any:
+    """Elements from one index of a dimension to the next: a number, or a run-time value."""
+    for d, stride in view.dynamic_strides:
+        if d == dimension:
+            return stride
+    layout = view.layout
+    iters = dimension_iters(layout, view.shape)[dimension] if isinstance(layout, TileLayout) else []
+    if len(iters) != 1 or iters[0].axis != MEMORY_AXIS:
+        lw.refuse(
+            "attribute", f"dimension {dimension} of {describe(view)} has no one stride",
+            help=".layout says where its elements lie",
+        )  # fmt: skip
+    return iters[0].stride
 
 
 def _product(lw: Lowering, shape: tuple[Any, ...]) -> Any:
@@ -341,7 +366,10 @@ def extent(lw: Lowering, value: Any) -> int:
     if isinstance(value, ir.Const):
         value = value.value
     if isinstance(value, bool) or not isinstance(value, int):
-        lw.refuse("static", f"a compile-time integer is needed, got {describe(value)}")
+        lw.refuse(
+            "static", f"a compile-time integer is needed, got {describe(value)}",
+            help="sizes of tiles and T.unroll's counts are compile-time; range(…) makes a run-time loop",
+        )  # fmt: skip
     return value
 
 

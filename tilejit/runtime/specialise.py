@@ -395,7 +395,9 @@ def _report_empty(param: Param, shape: tuple[int | None, ...], report: Report) -
         f"{param.name!r} is empty: its dimension {shape.index(0)} is 0",
         where=f"shape {_tuple_text(shape)}",
         declared=_declared(param),
-        help="declare the size T.dynamic(...) and make the grid 0 CTAs for it, which launches nothing; "
+        help="make the grid 0 CTAs for it, which launches nothing; or do not launch"
+        if shape.index(0) in dynamic_dims(param.annotation)
+        else "declare the size T.dynamic(...) and make the grid 0 CTAs for it, which launches nothing; "
         "or do not launch",
     )
 

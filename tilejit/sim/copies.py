@@ -254,6 +254,11 @@ class Copies:
         if self.waited_at[number] <= group:
             return "no wait has followed its commit_group", help_
         pending = int(self.waited_for[number])
+        if pending > newer:
+            help_ += (
+                f", or {pending - newer} more commit_group before it: a group every round, empty or "
+                "not, keeps the count"
+            )
         return (
             f"its last wait left up to {pending} groups pending, this one among them; groups "
             f"committed after it: {newer}",

@@ -18,7 +18,7 @@ import numpy as np
 from tilejit.errors import Report
 from tilejit.ir import nodes
 from tilejit.layout import MEMORY_AXIS, ComposeLayout
-from tilejit.tile.affine import THREAD, Affine, IntArray, Number, ends
+from tilejit.tile.affine import THREAD, Affine, IntArray, Number, Symbol, ends
 from tilejit.tile.call import TileCall
 from tilejit.tile.groups import thread_level
 from tilejit.tile.region import NotSeparable, ScalarOperand, TensorOperand, Walk, dimensions, walk
@@ -275,7 +275,7 @@ def _report_bound(
         where=where,
         declared=operand.declared(),
         contract=f"{PAGE}: region starts participate in bounds checks",
-        help="guard the call with this condition, or promise it with T.assume(…)",
+        help=_bounds_help(call, "this condition holds"),
     )
 
 
@@ -336,9 +336,7 @@ def storage(call: TileCall, laid: Walk, report: Report) -> bool:
         if call.context.prove_nonnegative(slack):
             continue
         example = counter_example(call, slack, first if side == "before" else -last)
-        allocated = f"{size.scaled(1)} bits"
-        if size.constant is not None:
-            allocated = f"{size.constant // operand.dtype.bits} elements of {operand.dtype}"
+        allocated = f"{_in_elements(size, operand)} elements of {operand.dtype}"
         if example is None:
             where = f"element offset {first}, ranging {_range_text(call, first)}"
             message = (
@@ -355,10 +353,32 @@ def storage(call: TileCall, laid: Walk, report: Report) -> bool:
             where=where,
             declared=operand.declared(),
             contract=f"{PAGE}: an allocation must cover the layout's physical span",
-            help="guard the call so that the offset stays inside, or promise it with T.assume(…)",
+            help=_bounds_help(call, "the offset stays inside"),
         )
         return False
     return True
+
+
+def _in_elements(size_bits: Affine, operand: TensorOperand) -> str:
+    bits = operand.dtype.bits
+    if size_bits.constant is not None:
+        return str(size_bits.constant // bits)
+    parts = (size_bits.const, *size_bits.terms.values())
+    if all(isinstance(part, int) and part % bits == 0 for part in parts):
+        terms: dict[Symbol, Number] = {
+            s: c // bits for s, c in size_bits.terms.items() if isinstance(c, int)
+        }
+        return str(Affine(size_bits.const // bits, terms))
+    return f"({size_bits}) / {bits}"
+
+
+def _bounds_help(call: TileCall, what: str) -> str:
+    if call.pred is not None:
+        return (
+            f"pred proves nothing: an address must be right even where it is not used. Clamp it, or "
+            f"put the call under an if, so that {what}"
+        )
+    return f"guard the call so that {what}, or promise it with T.assume(…)"
 
 
 def _shape_is_stored(operand: TensorOperand, bits: int) -> bool:
@@ -421,6 +441,8 @@ def buffer_extent(call: TileCall, operand: TensorOperand) -> tuple[Affine, int] 
     last = Affine(1)
     for extent, iters in zip(buffer.shape, pieces):
         if isinstance(extent, int):
+            if extent > 1 and not buffer.read_only and all(i.stride == 0 for i in iters):
+                return None  # a run-time stride, of which views of one row say nothing
             last = last + sum((i.extent - 1) * max(0, i.stride) for i in iters)
         elif iters[0].stride == 0:
             return None  # a run-time stride, or a broadcast: the caller's tensor decides

@@ -199,7 +199,7 @@ def _check_item(
 ) -> None:
     where = item.span or span
     if spec.kind == "imm":
-        _check_immediate(form, spec, item, report, where)
+        _check_immediate(form, spec, item, report, span or where)
     elif spec.kind == "addr":
         if not isinstance(item.type, nodes.PointerType) and not _is_address_number(spec, item):
             report.error(
@@ -229,6 +229,9 @@ def _check_immediate(
         "ptx/immediate",
         f"{spec.name} of {form.spelling} is {found}, expected {types.describe(spec)}",
         span=span,
+        help=None
+        if isinstance(item, nodes.Const)
+        else "the number is part of the instruction: unroll the loop (T.unroll), or branch on the value",
     )
 
 
