@@ -47,6 +47,7 @@ bench: setup ## run the benchmarks against torch and Triton on the GPU; results 
 docs: setup ## renew the generated parts: the evidence and language pages, the README's results
 	$(BIN)/python -m tests.evidence_page
 	$(BIN)/python -m tests.language_page
+	$(BIN)/python -m tests.sim.test_planted_bugs
 	$(BIN)/python -m benchmarks.summary
 
 notebooks: setup ## make executed notebooks of the tutorials in build/notebooks

@@ -68,7 +68,7 @@ def page() -> str:
         lines += [f"## {title}", "", "| name | meaning |", "|---|---|", *rows(module, prefix), ""]
     lines += [
         "## Views of a tensor `t`", "", "| spelling | meaning |", "|---|---|",
-        "| `t.shape`, `t.dtype`, `t.layout`, `t.ndim`, `t.size` | what it is |",
+        "| `t.shape`, `t.strides`, `t.dtype`, `t.layout`, `t.ndim`, `t.size` | what it is |",
         "| `t[i, j]` | an element: read it, or store to it |",
         "| `t[i, a:b]` | a region for tile instructions; an index keeps its axis |",
         "| `t.sub[i, a:b, ::s]` | a view; an index drops its axis |",
