@@ -24,7 +24,7 @@ from functools import cache, lru_cache
 from tilejit import T, jit
 from tilejit.kernels import operands
 from tilejit.kernels.operands import Facts, facts_of
-from tilejit.lib import reduce
+from tilejit.lib import packed, reduce
 
 LOG2_E = math.log2(math.e)
 FIRST_DEPTH = 1e30
@@ -140,13 +140,6 @@ class State:
 
 
 @jit
-def vector(flat, index):
-    """Vector ``index`` of a tensor's storage, which the caller knows to exist."""
-    T.assume(0 <= index < flat.shape[0] // VECTOR_ELEMS)
-    return flat.sub[index * VECTOR_ELEMS : index * VECTOR_ELEMS + VECTOR_ELEMS]
-
-
-@jit
 def own_vectors(tile, plan: T.constexpr):
     """What this thread copies of a shared tile (panels, rows, elements): (passes, elements)."""
     panels, rows, _ = tile.shape
@@ -207,7 +200,7 @@ def fetch_ragged(tile, flat, head, row, last_row, pitch: T.constexpr, plan: T.co
         index = head + T.cast(min(wanted, last_row), "int64") * pitch + thread % plan.chunks
         copy(
             target.sub[i : i + 1, :],
-            vector(flat, index).view(1, VECTOR_ELEMS),
+            packed.vector(flat, index, VECTOR_ELEMS).view(1, VECTOR_ELEMS),
             outside=wanted > last_row,
         )
 
@@ -217,7 +210,7 @@ def fetch_ragged(tile, flat, head, row, last_row, pitch: T.constexpr, plan: T.co
 
 @jit
 def product(dtype: T.constexpr):
-    kind = "bf16" if dtype == T.bfloat16 else "f16"
+    kind = packed.ptx_type(dtype)
     return T.ptx[f"mma.sync.aligned.m16n8k16.row.col.f32.{kind}.{kind}.f32"]
 
 
@@ -358,7 +351,7 @@ def take_in(state, value_tile, s: T.constexpr, scale_log2, plan: T.constexpr):
     T.cuda.tile.apply(T.ptx["fma.rn.f32"], scores, scores, scale_log2, depth)
     T.cuda.tile.apply(T.ptx["ex2.approx.ftz.f32"], scores, scores)
     fold(T.ptx["add.rn.f32"], state.total, scores)
-    narrow(scores, state.chances, value_tile.dtype)
+    packed.round_pairs(state.chances, scores, value_tile.dtype)
     add_values(state, value_tile, s, plan)
 
 
@@ -371,15 +364,6 @@ def rescale(state, new_depth, plan: T.constexpr):
     T.cuda.tile.apply(T.ptx["ex2.approx.ftz.f32"], shift, shift)
     T.cuda.tile.apply(T.ptx["mul.rn.f32"], state.total, state.total, shift)
     T.cuda.tile.apply(T.ptx["mul.rn.f32"], state.result, state.result, per_row(shift, plan.chunks))
-
-
-@jit
-def narrow(wide, words, dtype: T.constexpr):
-    """words[i] = accumulators 2 i and 2 i + 1, rounded to nearest even."""
-    count = words.size
-    pairs = wide.view(count, 2)
-    opcode = "cvt.rn.bf16x2.f32" if dtype == T.bfloat16 else "cvt.rn.f16x2.f32"
-    T.cuda.tile.apply(T.ptx[opcode], words.view(count, 1), pairs.sub[:, 1:2], pairs.sub[:, 0:1])
 
 
 # --- the kernel
@@ -417,7 +401,7 @@ def store_rows(Out, out_head, query_tile, result, total, row, rows, plan: T.cons
     T.cuda.tile.apply(T.ptx["rcp.approx.ftz.f32"], total, total)
     T.cuda.tile.apply(T.ptx["mul.rn.f32"], result, result, per_row(total, N))
     words = T.alloc_local((M, panels, 8, 2, 1), "uint32", layout="default")
-    narrow(result, words, Out.dtype)
+    packed.round_pairs(words, result, Out.dtype)
     staged = query_tile.view("uint32").view(panels, plan.warps, M, 2, 8, 8, 4, 1)
     staged = staged.sub[:, warp, :, :, lane // 4, :, lane % 4, :].permute(1, 0, 3, 2, 4)
     T.cuda.warp_sync()
@@ -435,7 +419,7 @@ def store_rows(Out, out_head, query_tile, result, total, row, rows, plan: T.cons
         own = row + i * at_once + lane // plan.chunks
         if own < rows:
             index = out_head + T.cast(own, "int64") * plan.result_pitch + chunk
-            target = vector(Out, index).view("uint32")
+            target = packed.vector(Out, index, VECTOR_ELEMS).view("uint32")
             T.cuda.tile.apply(T.ptx["st.global.v4.b32"], target, vectors.sub[i, :])
 
 

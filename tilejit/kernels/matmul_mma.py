@@ -22,6 +22,7 @@ from functools import cache, lru_cache
 from tilejit import T, jit
 from tilejit.kernels import operands, rows
 from tilejit.kernels.operands import Facts, facts_of
+from tilejit.lib import packed
 
 K_STEP = 16
 """Of one mma.m16n8k16."""
@@ -213,7 +214,7 @@ def load_matrices(fragments, matrices, k_major: T.constexpr):
 def multiply(sums, a, b, dtype: T.constexpr):
     """sums += a @ b of one k-step; (M/16, N/8, 16, 8) and what ``load_a`` and ``load_b`` read."""
     height, width, _, _ = sums.shape
-    kind = "bf16" if dtype == T.bfloat16 else "f16"
+    kind = packed.ptx_type(dtype)
     T.cuda.tile.apply(
         T.ptx[f"mma.sync.aligned.m16n8k16.row.col.f32.{kind}.{kind}.f32"],
         sums,
@@ -268,14 +269,11 @@ def stage_result(staged, sums, warp_m, warp_n, plan: T.constexpr):
     """Round the warp's part of the tile and put it into shared memory."""
     height, width, _, _ = sums.shape
     lane = T.cuda.lane_id()
-    packed = T.alloc_local((height, width, 2, 1), "uint32", layout="default")
-    T.cuda.tile.apply(
-        T.ptx["cvt.rn.bf16x2.f32" if staged.dtype == T.bfloat16 else "cvt.rn.f16x2.f32"],
-        packed, sums.sub[:, :, :, 1:2], sums.sub[:, :, :, 0:1],
-    )  # fmt: skip
+    rounded = T.alloc_local((height, width, 2, 1), "uint32", layout="default")
+    packed.round_pairs(rounded, sums, staged.dtype)
     words = staged.view("uint32").view(plan.warps_m, height, 2, 8, plan.warps_n, width, 4, 1)
     words = words.sub[warp_m, :, :, lane // 4, warp_n, :, lane % 4, :]
-    T.cuda.tile.apply(T.ptx["st.shared.b32"], words, packed.permute(0, 2, 1, 3))
+    T.cuda.tile.apply(T.ptx["st.shared.b32"], words, rounded.permute(0, 2, 1, 3))
 
 
 STORES_AT_ONCE = 16

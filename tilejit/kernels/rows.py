@@ -17,6 +17,7 @@ from typing import Literal
 
 from tilejit import T, jit
 from tilejit.kernels import operands
+from tilejit.lib import packed
 
 SHARED_BYTES_ONE_CTA = 200 * 1024
 SHARED_BYTES_TWO_CTAS = 112 * 1024
@@ -199,14 +200,7 @@ def narrow(x, words):
     if words.dtype == T.float32:
         T.cuda.tile.apply(T.ptx["mov.b32"], words.view(count, 1), x)
     elif count % 2 == 0:
-        pairs = x.view(count // 2, 2)
-        opcode = "cvt.rn.bf16x2.f32" if words.dtype == T.bfloat16 else "cvt.rn.f16x2.f32"
-        T.cuda.tile.apply(
-            T.ptx[opcode],
-            words.view("uint32").view(count // 2, 1),
-            pairs.sub[:, 1:2],
-            pairs.sub[:, 0:1],
-        )
+        packed.round_pairs(words.view("uint32"), x, words.dtype)
     else:
         T.cuda.tile.ewise(to_bfloat if words.dtype == T.bfloat16 else to_half, words, x.view(count))
 

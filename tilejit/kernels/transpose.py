@@ -17,6 +17,7 @@ from functools import cache, lru_cache
 from tilejit import T, jit
 from tilejit.kernels import operands, rows
 from tilejit.kernels.operands import Facts, facts_of
+from tilejit.lib import packed
 
 BANKS_BYTES = 128
 """What shared memory moves at once, one word of each of its 32 banks."""
@@ -107,13 +108,6 @@ def move(opcode: T.constexpr, target, source, plan: T.constexpr):
 
 
 @jit
-def vector(flat, index, elems: T.constexpr):
-    """Vector ``index`` of a matrix's storage; the guards around the call say that it exists."""
-    T.assume(index >= 0 and index < flat.shape[0] // elems)
-    return flat.sub[index * elems : index * elems + elems]
-
-
-@jit
 def tile_origin(row_count, column_count, plan: T.constexpr):
     """(first row, first column) of this CTA's tile."""
     cta = T.cast(T.cuda.block_idx("x"), "uint32")
@@ -176,7 +170,9 @@ def load_blocks(blocks, X, origin, sizes, pitch, plan: T.constexpr):
         if row < sizes[0] and column < sizes[1]:
             first = row * pitch + column // width
             for i in T.unroll(height):
-                move(plan.load, blocks.sub[b, i, :], vector(X, first + i * pitch, width), plan)
+                move(
+                    plan.load, blocks.sub[b, i, :], packed.vector(X, first + i * pitch, width), plan
+                )
 
 
 @jit
@@ -208,7 +204,7 @@ def store_columns(Y, staged, origin, sizes, pitch, plan: T.constexpr):
         block_row, column = stored_column(k, plan)
         row, column = origin[0] + block_row * height, origin[1] + column
         if row < sizes[0] and column < sizes[1]:
-            target = vector(Y, column * pitch + row // height, height)
+            target = packed.vector(Y, column * pitch + row // height, height)
             move(plan.store, target, vectors.sub[k, :], plan)
 
 
