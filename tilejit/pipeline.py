@@ -218,8 +218,7 @@ class Pipeline:
         lent = {n: _copy(t) for n, t in tensors.items() if t.requires_grad}
         buffers = {n: global_buffer(n, lent.get(n, t)) for n, t in tensors.items()}
         with _timed("simulate"), _deep(_deepest(checked.function)):
-            options = sim.SimOptions(**(_SIMULATION.get() or {}))
-            report = sim.run(checked, buffers, dict(scalars), grid, options, FAMILIES)
+            report = sim.run(checked, buffers, dict(scalars), grid, _SIMULATION.get(), FAMILIES)
         for name, copy in lent.items():
             if not _same_bits(copy, tensors[name]):
                 raise fault(
@@ -364,7 +363,7 @@ def _same_bits(a: Any, b: Any) -> bool:
 
 STEPS = Pipeline()
 
-_SIMULATION: ContextVar[Mapping[str, Any] | None] = ContextVar("simulation", default=None)
+_SIMULATION: ContextVar[sim.SimOptions | None] = ContextVar("simulation", default=None)
 
 
 @contextmanager
@@ -373,8 +372,7 @@ def simulation(**options: Any) -> Iterator[None]:
     warps and of asynchronous copies), ``hazards``, ``step_limit``, ``fault_limit``, ``output``."""
     from tilejit import sim
 
-    sim.SimOptions(**options)  # an unknown option is an error here, not in the first call
-    token = _SIMULATION.set(options)
+    token = _SIMULATION.set(sim.SimOptions(**options))
     try:
         yield
     finally:

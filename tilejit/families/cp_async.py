@@ -188,11 +188,7 @@ def _check_operand(
         )  # fmt: skip
         return None
     laid = contracts.shaped(call, operand, (size * 8 // bits,), report)
-    if laid is None:
-        return None
-    right = contracts.contiguous(call, laid, report)
-    right = contracts.aligned(call, laid, size, report) and right
-    return laid if right else None
+    return laid if laid is not None and contracts.chunks(call, laid, size, report) else None
 
 
 # --- code generation
@@ -251,7 +247,7 @@ def _copy(issue: Issue, machine: Machine) -> None:
     operands = {spec.name: o for spec, o in zip(issue.form.operands, issue.operands)}
     size = operands["chunk_bytes"]
     assert isinstance(size, Immediate)
-    kept = np.asarray(np.full((1, 1), size.value), np.uint32)
+    kept = np.full((1, 1), size.value, np.uint32)
     if "src_size" in operands:
         kept = machine.read(operands["src_size"])[0].astype(np.uint32)
     elif "ignore_src" in operands:

@@ -105,17 +105,10 @@ def _check_operand(
     laid = contracts.shaped(call, operand, (spec.lanes,), report)
     if laid is None:
         return None
-    return (
-        _check_memory(call, spec, laid, report)
-        if memory
-        else _check_registers(call, spec, laid, report)
-    )
-
-
-def _check_memory(call: TileCall, spec: OperandSpec, laid: Walk, report: Report) -> Walk | None:
-    right = contracts.contiguous(call, laid, report)
-    right = contracts.aligned(call, laid, spec.lanes * spec.bits // 8, report) and right
-    return laid if right else None
+    if memory:
+        right = contracts.chunks(call, laid, spec.lanes * spec.bits // 8, report)
+        return laid if right else None
+    return _check_registers(call, spec, laid, report)
 
 
 def _check_registers(call: TileCall, spec: OperandSpec, laid: Walk, report: Report) -> Walk | None:

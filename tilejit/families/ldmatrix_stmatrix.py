@@ -61,7 +61,8 @@ def _providers(count: int) -> Providers:
         build.shr(lane_id, build.const(3, dtypes.int32)), build.const(count - 1, dtypes.int32)
     )
     row = build.bitand(lane_id, build.const(ROWS - 1, dtypes.int32))
-    return Providers(elements, (matrix, row, build.const(0, dtypes.int32)))
+    index = (matrix, row, build.const(0, dtypes.int32))
+    return Providers(elements, index, ROWS * count, ROW_BYTES)
 
 
 # --- legality
@@ -134,8 +135,7 @@ def _check_operand(
     laid = contracts.shaped(call, operand, (count, ROWS, WORDS), report, collective=True)
     if laid is None:
         return None
-    right = contracts.contiguous(call, laid, report, row=WORDS)
-    right = contracts.aligned(call, laid, ROW_BYTES, report, row=WORDS) and right
+    right = contracts.chunks(call, laid, ROW_BYTES, report, row=WORDS)
     if right and "w" in spec.direction:
         right = _rows_apart(call, laid, report)
     return laid if right else None
@@ -256,5 +256,5 @@ def _words(words: npt.NDArray[np.uint32], transposed: bool) -> npt.NDArray[np.ui
 
 FAMILY = Family(
     name="ldmatrix_stmatrix", params=(), check=check, bind=bind, execute=execute,
-    simulated="yes", contract=CONTRACT,
+    simulated="yes", contract=CONTRACT, providers=lambda form: _providers(_count(form)),
 )  # fmt: skip

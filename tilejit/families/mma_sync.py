@@ -287,8 +287,8 @@ def bind(call: TileCall) -> list[Step]:
     *batch, rows, columns = call.walk_of(0).repeat
     depth = call.walk_of(1).repeat[-1]
     steps: list[Step] = []
-    for number, where in enumerate(product(*map(range, (*batch, rows)))):
-        tile, row = number // rows, number
+    for row, where in enumerate(product(*map(range, (*batch, rows)))):
+        tile = row // rows  # rows are counted over all batches
         for column in range(columns):
             target = d[row * columns + column]
             source = c[row * columns + column]

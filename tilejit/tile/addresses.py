@@ -37,11 +37,14 @@ class Providers:
     """Which element of an atom each lane gives the address of, where that is not the first.
 
     ``elements``: positions in the row-major atom, by lane. ``index``: the same as an int32 expression
-    of the executing thread, per dimension of the atom.
+    of the executing thread, per dimension of the atom. The first ``lanes`` give all addresses, of
+    ``nbytes`` each; the lanes beyond repeat them.
     """
 
     elements: IntArray
     index: tuple[nodes.Expr, ...]
+    lanes: int
+    nbytes: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -26,14 +26,13 @@ from tilejit.layout import ComposeLayout
 from tilejit.tile import checker
 from tilejit.tile.affine import WARP, BoolArray, IntArray
 from tilejit.tile.call import TileCall
-from tilejit.tile.family import FamilyIndex
+from tilejit.tile.family import Family, FamilyIndex
+from tilejit.tile.fragments import LANES
 from tilejit.tile.groups import Group
 from tilejit.tile.region import Walk
 
 BANKS = 32
 WORD_BYTES = 4
-LANES = 32
-MATRIX_ROWS, ROW_WORDS, ROW_BYTES = 8, 4, 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +87,10 @@ def bank_report(function: nodes.Function, families: FamilyIndex) -> tuple[BankRe
 
     Checks the function again, so it raises as ``checker.check`` does.
     """
-    accesses = [(call, _access(call)) for call in checker.tile_calls(function, families)]
+    accesses = [
+        (call, _access(call, families[call.family]))
+        for call in checker.tile_calls(function, families)
+    ]
     return tuple(_report(call, access) for call, access in accesses if access is not None)
 
 
@@ -105,7 +107,7 @@ class _Access:
     nbytes: int
 
 
-def _access(call: TileCall) -> _Access | None:
+def _access(call: TileCall, family: Family) -> _Access | None:
     """The call's access to shared memory, where it has one that banks serve lane by lane."""
     position = next(
         (p for p, laid in call.walks.items() if laid.operand.space == "shared"),
@@ -114,9 +116,9 @@ def _access(call: TileCall) -> _Access | None:
     if position is None:
         return None
     laid, form = call.walk_of(position), call.forms[0]
-    if form.mnemonic in ("ldmatrix", "stmatrix"):
-        rows = next(spec.lanes for spec in form.operands if spec.kind == "reg") * MATRIX_ROWS
-        return _Access(laid, np.arange(rows, dtype=np.int64) * ROW_WORDS, ROW_BYTES)
+    providers = family.providers(form)
+    if providers is not None:
+        return _Access(laid, providers.elements[: providers.lanes], providers.nbytes)
     if form.mnemonic in ("ld", "st") or form.spelling.startswith(("cp.async.ca.", "cp.async.cg.")):
         nbytes = math.prod(laid.atom) * laid.operand.dtype.bytes
         return _Access(laid, np.zeros(LANES, dtype=np.int64), nbytes)

@@ -502,6 +502,14 @@ def in_space(
     return False
 
 
+def chunks(
+    call: TileCall, laid: Walk, nbytes: int, report: Report, *, row: int | None = None
+) -> bool:
+    """Every atom (or run of ``row`` elements) is ``nbytes`` consecutive bytes from a multiple of them."""
+    right = contiguous(call, laid, report, row=row)
+    return aligned(call, laid, nbytes, report, row=row) and right
+
+
 def contiguous(call: TileCall, laid: Walk, report: Report, *, row: int | None = None) -> bool:
     """The elements of an atom (or of each run of ``row`` of them) are consecutive."""
     places = laid.places

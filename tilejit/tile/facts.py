@@ -54,6 +54,7 @@ from tilejit.tile.values import (
 MAX_PASSES = 10
 """A loop's fixed point takes 2 to 6 passes; after this many every changing value is unknown."""
 AIMS = 2
+"""Guesses of a loop variable's range that numbers compared in the loop suggest."""
 COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 
 

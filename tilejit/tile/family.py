@@ -23,6 +23,7 @@ from tilejit.ir.nodes import Expr, LambdaExpr, PointerType, ScalarType, Space, V
 from tilejit.ptx.forms import Form
 
 if TYPE_CHECKING:
+    from tilejit.tile.addresses import Providers
     from tilejit.tile.call import TileCall
 
 BitArray: TypeAlias = npt.NDArray[np.generic]
@@ -250,6 +251,8 @@ class Family:
     """What of ``execute`` is modelled, in words for the evidence page: ``yes``, ``no``, ``all but …``."""
     contract: str
     """Anchor of the contract page, e.g. ``docs/contract/ld_st.md``."""
+    providers: Callable[[Form], Providers | None] = lambda form: None
+    """Which lanes give an instruction's addresses; None: each lane its own."""
 
 
 FamilyIndex: TypeAlias = dict[str, Family]
