@@ -83,9 +83,7 @@ def case(width: int, causal: bool, device: str = "cuda") -> harness.Case:
     expected = reference(some_heads(q), some_heads(k), some_heads(v), causal)
 
     def check(run: Callable[[], Any]) -> str | None:
-        out.fill_(float("nan"))
-        result = run()
-        result = out if result is None else result
+        result = harness.result_of(run, out)
         if not bool(torch.isfinite(result).all()):
             return "not every element was written, or some are not finite"
         heads_seen = some_heads(result)

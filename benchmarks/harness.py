@@ -157,6 +157,13 @@ def wall(run: Callable[[], Any], calls: int, rounds: int = 15) -> Timing:
     return summarise(values)
 
 
+def result_of(run: Callable[[], Any], out: torch.Tensor) -> torch.Tensor:
+    """What ``run`` returns, or else leaves in ``out``, where nothing but NaN was before."""
+    out.fill_(float("nan"))
+    result = run()
+    return out if result is None else result
+
+
 def close(actual: torch.Tensor, expected: torch.Tensor, tolerance: float) -> str | None:
     """None if ||actual - expected|| / ||expected|| is within ``tolerance`` (NaN never passes)."""
     actual, expected = actual.double(), expected.double()
@@ -175,6 +182,15 @@ def close_elements(actual: torch.Tensor, expected: torch.Tensor) -> str | None:
     allowed = expected.abs() * 2.0**-6 + 0.1 * expected.square().mean().sqrt()
     wrong = int(((actual - expected).abs() <= allowed).logical_not().sum())
     return f"{wrong} of {expected.numel()} elements are wrong" if wrong else None
+
+
+def left_in(
+    run: Callable[[], Any], out: torch.Tensor, expected: torch.Tensor, tolerance: float
+) -> str | None:
+    """None if ``run`` leaves in ``out``, where nothing but NaN was before, what is expected: as a
+    whole and in every element."""
+    result_of(run, out)
+    return close(out, expected, tolerance) or close_elements(out, expected)
 
 
 def compare_flops(case: Case, baseline: str, protocols: dict[str, TimeBy]) -> list[dict[str, Any]]:

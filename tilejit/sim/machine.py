@@ -356,15 +356,15 @@ class Steps:
         words = set(issue.form.modifiers)
         strong = bool(words & STRONG) or issue.form.mnemonic in ATOMIC
         accesses.fences |= bool(words & ORDERING)
+        asynchronous = "async" in issue.form.effects
+
+        def site(verb: str) -> Site:
+            return accesses.site(verb, spelling, span, strong, asynchronous)
+
         return PreparedMemory(
-            address,
-            operand.space,
-            name,
-            *(
-                accesses.site(verb, spelling, span, strong, "async" in issue.form.effects)
-                for verb in ("reads", "writes", "updates")
-            ),
-        )
+            address, operand.space, name,
+            reads=site("reads"), writes=site("writes"), updates=site("updates"),
+        )  # fmt: skip
 
     def _check_local(
         self, issue: Issue, position: int, name: str | None, span: Span | None
