@@ -115,12 +115,16 @@ def text(program: list[Any]) -> str:
 
 class Model:
     """Vector clocks of all threads, and every access so far. A copy's accesses have no time until a
-    wait of its thread covers them."""
+    wait of its thread covers them.
+
+    What an earlier step wrote stands for the accesses to the byte before it: they are ordered before
+    it, so that who meets one of them out of order meets the write out of order too."""
 
     def __init__(self) -> None:
         self.clock = {t: {u: int(t == u) for u in THREADS} for t in THREADS}
         self.group = dict.fromkeys(THREADS, 0)
         self.history: list[dict[str, Any]] = []
+        self.steps = 0
         self.faults: set[str] = set()
 
     def meet(self, group: Iterable[Thread]) -> None:
@@ -131,8 +135,12 @@ class Model:
 
     def touch(self, t: Thread, name: str, start: int, size: int, wrote: bool, late: bool) -> None:
         touched = {(name, start + i) for i in range(size)}
-        for past in self.history:
-            if not (past["bytes"] & touched and (past["wrote"] or wrote)):
+        left = set(touched)
+        for past in reversed(self.history):
+            met = past["bytes"] & left
+            if past["wrote"] and past["step"] < self.steps:
+                left -= met
+            if not (met and (past["wrote"] or wrote)):
                 continue
             if past["time"] is None:
                 self.faults.add("sim/in-flight")
@@ -140,7 +148,14 @@ class Model:
                 self.faults.add("sim/race")
         time = None if late else self.clock[t][t]
         self.history.append(
-            {"thread": t, "time": time, "bytes": touched, "wrote": wrote, "group": self.group[t]}
+            {
+                "thread": t,
+                "time": time,
+                "bytes": touched,
+                "wrote": wrote,
+                "group": self.group[t],
+                "step": self.steps,
+            }  # fmt: skip
         )
 
     def wait(self, t: Thread, below: int) -> None:
@@ -168,6 +183,7 @@ class Model:
 
     def run(self, program: list[Any]) -> set[str]:
         for kind, what, who in program:
+            self.steps += 1
             if kind == "cta":
                 self.meet(THREADS)
             elif kind == "warp":
