@@ -1,18 +1,25 @@
 """Host time per launch, warm: tilejit's three launch forms, Triton, and a pre-built cuLaunchKernelEx.
 
-The pre-built launch does no work per argument: it is the floor of any launch through Python.
+The pre-built launch does no work per argument: it is the floor of any launch through Python. Three
+tensors are passed as pointers and as TMA descriptors, which k(...) encodes for every launch and
+k.bind(...) once.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 
-from benchmarks import harness, triton_peers
+from benchmarks import harness
 from tilejit import T, jit
 
 CALLS = 300
+
+DESCRIPTORS_AT_MOST = 1.15
+"""Meant to be the most that a launch with descriptors takes, as a ratio to the one with pointers."""
 
 
 @jit
@@ -28,6 +35,28 @@ def nop_grid(a, b, c, n: T.int32, x: T.float32, y: T.float32):
 @jit
 def nop16(a0, a1, a2, a3, a4, a5, a6, a7, s0, s1, s2, s3, s4, s5, s6, s7):
     T.device_entry(launch=T.cuda.LaunchConfig(grid=1, block=32))
+
+
+BOX = (64, 64)
+
+
+@jit
+def three_pointers(a, b, c, never: T.int32):
+    T.device_entry(launch=T.cuda.LaunchConfig(grid=1, block=32))
+
+
+@jit
+def three_descriptors(a, b, c, never: T.int32):
+    """Does nothing where ``never`` is 0, but the compiler cannot know that."""
+    T.device_entry(launch=T.cuda.LaunchConfig(grid=1, block=32))
+    stage = T.alloc_shared(BOX, a.dtype, layout="default", align=128)
+    full = T.alloc_shared((1,), "uint64", align=8)
+    if never == T.cuda.linear_thread_id() + 1:
+        for source in (a, b, c):
+            T.cuda.tile.apply(
+                T.ptx["cp.async.bulk.tensor.2d.shared::cta.global.tile.mbarrier::complete_tx::bytes"],
+                stage, source, box=BOX, coords=(0, 0), mbar=full.ptr_to([0]),
+            )  # fmt: skip
 
 
 def prebuilt() -> Any:
@@ -63,37 +92,92 @@ def _arguments(torch_module: Any) -> tuple[Any, ...]:
     return (*tensors, 7, 1.5, 2.5)
 
 
-def run() -> list[dict[str, Any]]:
+Launch = Callable[[], Any]
+
+PREBUILT = "cuLaunchKernelEx, pre-built"
+
+
+def descriptors_beside_pointers() -> dict[str, str]:
+    """The launch that each launch with descriptors is compared with."""
+    forms = ("tilejit k(...)", "tilejit k.bind(...)()")
+    return {f"{form} 3 TMA descriptors": f"{form} 3 pointers" for form in forms}
+
+
+def makers() -> dict[str, Callable[[], Launch]]:
+    """By name, what prepares each launch."""
     six = _arguments(torch)
     sixteen = (*(torch.zeros(64, device="cuda") for _ in range(8)), *range(8))
-    bound = nop.bind(*six)
-    contenders = {
-        "cuLaunchKernelEx, pre-built": prebuilt(),
-        "tilejit k(...) 6 arguments": lambda: nop(*six),
-        "tilejit k[grid](...) 6 arguments": lambda: nop_grid[(1,)](*six),
-        "tilejit k.bind(...)() 6 arguments": bound,
-        "triton k[grid](...) 6 arguments": lambda: triton_peers.nop[(1,)](*six),
-        "tilejit k(...) 16 arguments": lambda: nop16(*sixteen),
-        "triton k[grid](...) 16 arguments": lambda: triton_peers.nop16[(1,)](*sixteen),
+    three = (*(torch.zeros(BOX, device="cuda") for _ in range(3)), 0)
+
+    def triton(name: str, *arguments: Any) -> Launch:
+        from benchmarks import triton_peers
+
+        kernel = getattr(triton_peers, name)
+        return lambda: kernel[(1,)](*arguments)
+
+    return {
+        PREBUILT: prebuilt,
+        "tilejit k(...) 6 arguments": lambda: lambda: nop(*six),
+        "tilejit k[grid](...) 6 arguments": lambda: lambda: nop_grid[(1,)](*six),
+        "tilejit k.bind(...)() 6 arguments": lambda: nop.bind(*six),
+        "triton k[grid](...) 6 arguments": partial(triton, "nop", *six),
+        "tilejit k(...) 16 arguments": lambda: lambda: nop16(*sixteen),
+        "triton k[grid](...) 16 arguments": partial(triton, "nop16", *sixteen),
+        "tilejit k(...) 3 pointers": lambda: lambda: three_pointers(*three),
+        "tilejit k(...) 3 TMA descriptors": lambda: lambda: three_descriptors(*three),
+        "tilejit k.bind(...)() 3 pointers": lambda: three_pointers.bind(*three),
+        "tilejit k.bind(...)() 3 TMA descriptors": lambda: three_descriptors.bind(*three),
     }
-    for launch in contenders.values():
-        for _ in range(3):
-            launch()
-    samples: dict[str, list[float]] = {name: [] for name in contenders}
+
+
+def run() -> list[dict[str, Any]]:
+    launches, failures = prepared(makers())
+    samples: dict[str, list[float]] = {name: [] for name in launches}
     for _ in range(25):
-        for name, launch in contenders.items():
+        for name, launch in launches.items():
             samples[name].append(harness.wall(launch, CALLS, rounds=1).median)
+    return rows_of({name: harness.summarise(values) for name, values in samples.items()}) + failures
+
+
+def prepared(
+    by_name: dict[str, Callable[[], Launch]],
+) -> tuple[dict[str, Launch], list[dict[str, Any]]]:
+    """The launches that work, warm, and rows of those that do not."""
+    launches: dict[str, Launch] = {}
+    failures: list[dict[str, Any]] = []
+    for name, make in by_name.items():
+        try:
+            launch = make()
+            for _ in range(3):
+                launch()
+            launches[name] = launch
+        except Exception as error:
+            problem = f"{type(error).__name__}: {error}"
+            contender = "tilejit" if name.startswith("tilejit") else name
+            failures.append({"case": name, "contender": contender, "failed": problem})
+            print(f"{name:40s} FAILED {problem.splitlines()[0]}", flush=True)
+    return launches, failures
+
+
+def rows_of(timings: dict[str, harness.Timing]) -> list[dict[str, Any]]:
     rows = []
-    floor = None
-    for name, values in samples.items():
-        timing = harness.summarise(values)
-        floor = floor or timing.median
-        rows.append(
-            {
-                "contender": name, "median_us": round(timing.median * 1e6, 3),
-                "quartiles_us": [round(timing.low * 1e6, 3), round(timing.high * 1e6, 3)],
-                "of_prebuilt": round(timing.median / floor, 3),
-            }
-        )  # fmt: skip
-        print(f"{name:36s} {timing.median * 1e6:7.2f} us  {timing.median / floor:5.2f} x pre-built")
+    compared = descriptors_beside_pointers()
+    floor = timings.get(PREBUILT)
+    for name, timing in timings.items():
+        row: dict[str, Any] = {
+            "contender": name, "median_us": round(timing.median * 1e6, 3),
+            "quartiles_us": [round(timing.low * 1e6, 3), round(timing.high * 1e6, 3)],
+            "of_prebuilt": None if floor is None else round(timing.median / floor.median, 3),
+        }  # fmt: skip
+        pointers = timings.get(compared.get(name, ""))
+        if pointers is not None:
+            row["of_pointers"] = round(timing.median / pointers.median, 3)
+            row["at_most"] = DESCRIPTORS_AT_MOST
+        rows.append(row)
+        ratios = "".join(
+            f"  {row[key]:5.2f} x {what}"
+            for key, what in (("of_prebuilt", "pre-built"), ("of_pointers", "pointers"))
+            if row.get(key) is not None
+        )
+        print(f"{name:40s} {row['median_us']:7.2f} us{ratios}", flush=True)
     return rows

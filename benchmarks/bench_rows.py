@@ -13,7 +13,7 @@ from benchmarks import harness, triton_peers
 from tilejit.kernels import add, norm, softmax
 
 ELEMENTS = 1 << 27
-WIDTHS = (1024, 4096, 16384, 65536)
+WIDTHS = (1024, 4096, 16384, 65536, 262144)
 EPS = 1e-5
 
 

@@ -15,7 +15,17 @@ import torch
 
 from benchmarks import harness
 
-GPU = ("rows", "transpose", "matmul", "attention", "ladder", "launch", "compile")
+GPU = (
+    "rows",
+    "transpose",
+    "matmul",
+    "gemm",
+    "attention",
+    "ladder",
+    "wgmma_ladder",
+    "launch",
+    "compile",
+)
 CPU = ("simulator",)
 
 

@@ -1,5 +1,5 @@
-"""``python -m benchmarks.summary``: the tables of results in the README and in the tutorial on mma.sync,
-from ``results/*.json``."""
+"""``python -m benchmarks.summary``: the tables of results in the README and in the tutorials that climb a
+ladder, from ``results/*.json``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 BEGIN, END = "<!-- results: make docs -->", "<!-- end of results -->"
 LADDER_BEGIN, LADDER_END = "# <!-- ladder: make docs -->", "# <!-- end of ladder -->"
-LADDER_PAGE = ROOT / "tutorials" / "07_mma_gemm.py"
+LADDER_PAGES = {
+    "ladder": ROOT / "tutorials" / "07_mma_gemm.py",
+    "wgmma_ladder": ROOT / "tutorials" / "10_wgmma_gemm.py",
+}
+"""By the name of the benchmark."""
 PEERS = ("tilejit", "triton", "torch.compile", "torch")
 
 
@@ -44,6 +48,14 @@ def section() -> str:
         ("tilejit", "triton"),
     )
     lines += flops_table(
+        "gemm",
+        "Matrix products by TMA and wgmma, likewise. Target: the least that tilejit's ratio is meant to be. Graph: "
+        "interleaved, launched from CUDA graphs. Host clock: sustained and with B row-major for Pallas, whose stream "
+        "CUDA events of torch do not see.",
+        "cublas",
+        ("tilejit", "triton", "pallas"),
+    )
+    lines += flops_table(
         "attention",
         "Attention, bfloat16, 16384 tokens and 2048 channels, as a ratio to torch's flash attention of the same "
         "run:",
@@ -52,17 +64,7 @@ def section() -> str:
     )
     launch = load("launch")
     if launch is not None:
-        lines += [
-            "",
-            "Host time of a warm launch:",
-            "",
-            "| call | of a pre-built cuLaunchKernelEx | µs |",
-            "|---|---|---|",
-        ]
-        lines += [
-            f"| {r['contender']} | {r['of_prebuilt']:.2f} | {r['median_us']:.2f} |"
-            for r in launch["rows"]
-        ]
+        lines += launch_table(launch["rows"])
     compile_ = load("compile")
     if compile_ is not None:
         lines += ["", "From import to the first result in a fresh process, torch already imported:", "",
@@ -76,7 +78,8 @@ def section() -> str:
             ratio = f"{r['of_triton']:.2f}" if "of_triton" in r else "–"
             ours = r["ms"] if "ms" in r else r.get("tilejit_ms")
             cells = [ratio, *("–" if v is None else f"{v:.0f}" for v in (ours, r.get("triton_ms")))]
-            lines.append(f"| {r['kernel']} | {r['state']} | {' | '.join(cells)} |")
+            target = f" (target: at most {r['at_most_ms']})" if "at_most_ms" in r else ""
+            lines.append(f"| {r['kernel']} | {r['state']}{target} | {' | '.join(cells)} |")
     simulator = load("simulator")
     if simulator is not None:
         lines += ["", "Simulator, all hazard checks on: " + ", ".join(
@@ -89,10 +92,27 @@ def section() -> str:
 def machine(data: dict[str, Any]) -> str:
     """Where and when a benchmark ran, and against which versions."""
     facts = data["environment"]
+    jax = f", JAX {facts['jax']}" if facts.get("jax", "absent") != "absent" else ""
     return (
         f"{facts['gpu']}, {facts['date']}, driver {facts['driver']}, torch {facts['torch']}, "
-        f"Triton {facts['triton']}"
+        f"Triton {facts['triton']}{jax}"
     )
+
+
+def launch_table(rows: list[dict[str, Any]]) -> list[str]:
+    lines = ["", "Host time of a warm launch:", "",
+             "| call | of a pre-built cuLaunchKernelEx | µs |", "|---|---|---|"]  # fmt: skip
+    for r in rows:
+        if "failed" in r:
+            lines.append(f"| {r['case']} | failed | – |")
+        else:
+            ratio = "–" if r["of_prebuilt"] is None else f"{r['of_prebuilt']:.2f}"
+            lines.append(f"| {r['contender']} | {ratio} | {r['median_us']:.2f} |")
+    beside = [r for r in rows if "of_pointers" in r]
+    if beside:
+        ratios = ", ".join(f"{r['of_pointers']:.2f} ({r['contender']})" for r in beside)
+        lines += ["", f"TMA descriptors, as a ratio to pointers: {ratios}; target: at most {beside[0]['at_most']}."]  # fmt: skip
+    return lines
 
 
 def copy_table(rows: list[dict[str, Any]]) -> list[str]:
@@ -113,16 +133,19 @@ def copy_table(rows: list[dict[str, Any]]) -> list[str]:
 
 def flops_table(name: str, about: str, baseline: str, peers: tuple[str, ...]) -> list[str]:
     """One line per case and protocol: ratios to ``baseline`` first, then TFLOP/s. Nothing without
-    results."""
+    results. Where tilejit has targets they stand beside it, and ratios have the digit more that tells
+    them apart."""
     data = load(name)
     if data is None:
         return []
     first = load("rows")
     if first is None or machine(first) != machine(data):
         about = f"{machine(data)}. {about}"
-    head = ["case", "timing", *peers, "tilejit, TFLOP/s", f"{baseline}, TFLOP/s"]
-    lines = ["", about, "", f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     rows = data["rows"]
+    aims = any("target" in r for r in rows)
+    head = ["case", "timing", *(["target"] if aims else []), *peers]
+    head += ["tilejit, TFLOP/s", f"{baseline}, TFLOP/s"]
+    lines = ["", about, "", f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     failed = {(r["case"], r["contender"]) for r in rows if "failed" in r}
     cases: dict[tuple[str, str], dict[str, Any]] = {}
     for row in rows:
@@ -131,7 +154,12 @@ def flops_table(name: str, about: str, baseline: str, peers: tuple[str, ...]) ->
     for (case, protocol), found in cases.items():
         wanted = [(p, "of_baseline") for p in peers]
         wanted += [("tilejit", "tflop_per_s"), (baseline, "tflop_per_s")]
-        cells = [_figure(found.get(p), key, (case, p) in failed) for p, key in wanted]
+        cells = [
+            _figure(found.get(p), key, (case, p) in failed, 3 if aims else 2) for p, key in wanted
+        ]
+        if aims:
+            target = found.get("tilejit", {}).get("target")
+            cells.insert(0, "–" if target is None else f"≥ {target}")
         lines.append(f"| {case} | {protocol} | {' | '.join(cells)} |")
     used = [r["uses"] for r in rows if "uses" in r]
     if used:
@@ -146,12 +174,12 @@ def flops_table(name: str, about: str, baseline: str, peers: tuple[str, ...]) ->
     return lines
 
 
-def _figure(row: dict[str, Any] | None, key: str, failed: bool) -> str:
+def _figure(row: dict[str, Any] | None, key: str, failed: bool, digits: int) -> str:
     if failed:
         return "failed"
     if row is None or row[key] is None:
         return "–"
-    return f"{row[key]:.2f}" if key == "of_baseline" else f"{row[key]:.0f}"
+    return f"{row[key]:.{digits}f}" if key == "of_baseline" else f"{row[key]:.0f}"
 
 
 def _ratio(row: dict[str, Any] | None) -> str:
@@ -167,29 +195,32 @@ def page(text: str) -> str:
     return f"{head}{BEGIN}\n{section()}\n{END}{tail}"
 
 
-def ladder(text: str) -> str:
-    """The tutorial's ``text`` with its table of measured steps renewed."""
-    data = load("ladder")
-    assert data is not None
-    lines = [
-        f"{machine(data)}; all steps and torch.mm (cuBLAS) in one run, interleaved, results checked first.",
+def ladder(name: str, text: str) -> str:
+    """The tutorial's ``text`` with its table of measured steps renewed from the benchmark ``name``."""
+    head, rest = text.split(LADDER_BEGIN)
+    _, tail = rest.split(LADDER_END)
+    commented = "\n".join(f"# {line}".rstrip() for line in _steps(name))
+    return f"{head}{LADDER_BEGIN}\n{commented}\n{LADDER_END}{tail}"
+
+
+def _steps(name: str) -> list[str]:
+    data = load(name)
+    if data is None:
+        return [f"Not measured yet: `python -m benchmarks.run {name}`."]
+    rows = [r for r in data["rows"] if r["contender"] == "tilejit" and "tflop_per_s" in r]
+    timing = ", ".join(sorted({r["protocol"] for r in rows}))
+    return [
+        f"{machine(data)}; all steps and torch.mm (cuBLAS) in one run, {timing}, results checked first.",
         "",
         "| step | TFLOP/s at 4096³ | of torch.mm |",
         "|---|---|---|",
+        *(f"| {r['case']} | {r['tflop_per_s']:.0f} | {r['of_baseline']:.2f} |" for r in rows),
     ]
-    lines += [
-        f"| {r['case']} | {r['tflop_per_s']:.0f} | {r['of_baseline']:.2f} |"
-        for r in data["rows"]
-        if r["contender"] == "tilejit" and "tflop_per_s" in r
-    ]
-    head, rest = text.split(LADDER_BEGIN)
-    _, tail = rest.split(LADDER_END)
-    commented = "\n".join(f"# {line}".rstrip() for line in lines)
-    return f"{head}{LADDER_BEGIN}\n{commented}\n{LADDER_END}{tail}"
 
 
 if __name__ == "__main__":
     readme = ROOT / "README.md"
     readme.write_text(page(readme.read_text()))
-    LADDER_PAGE.write_text(ladder(LADDER_PAGE.read_text()))
-    print("renewed README.md and", LADDER_PAGE.name)
+    for name, path in LADDER_PAGES.items():
+        path.write_text(ladder(name, path.read_text()))
+    print("renewed README.md,", *(path.name for path in LADDER_PAGES.values()))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -11,7 +13,17 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks import bench_attention, bench_compile, bench_matmul, harness, run, summary
+from benchmarks import (
+    bench_attention,
+    bench_compile,
+    bench_gemm,
+    bench_ladder,
+    bench_launch,
+    bench_matmul,
+    harness,
+    run,
+    summary,
+)
 from tilejit.kernels import rows, softmax
 from tilejit.runtime.variant import Variant
 
@@ -33,6 +45,92 @@ def test_matmul_check(layout: str) -> None:
     assert case.checks["cublas"]() is None
     check: Any = case.checks["cublas"]
     assert "nan" in check.func(lambda: None), "nothing written must not pass"
+
+
+@pytest.mark.parametrize("layout", ["NN", "NT"])
+def test_gemm_check_and_targets(layout: str) -> None:
+    product = bench_gemm.Product(layout, 64, 48, 32, least=0.9)
+    case = bench_gemm.case(product, device="cpu")
+    assert case.name == f"{layout} 64 x 48 x 32" and case.flops == 2 * 64 * 48 * 32
+    assert case.checks["cublas"]() is None
+    check: Any = case.checks["cublas"]
+    assert "nan" in check.func(lambda: None), "nothing written must not pass"
+    assert "pallas" not in case.contenders, "no whole tiles"
+    assert case.targets == {"interleaved": 0.9}
+
+
+def test_protocols_of_the_products() -> None:
+    by_name = {p.name: p for p in bench_gemm.LARGE + bench_gemm.SHORT + bench_gemm.OTHERS}
+    chosen = {name: list(bench_gemm.protocols(p)) for name, p in by_name.items()}
+    assert chosen["NT 4096 x 4096 x 4096"] == ["sustained", "interleaved", "host clock"]
+    assert chosen["NT 1024 x 1024 x 1024"] == ["graph", "interleaved"]
+    assert chosen["NT 4104 x 4088 x 4040"] == chosen["NT 4097 x 4095 x 4099"] == ["interleaved"]
+    addressed = {name for name, p in by_name.items() if p.tma_addresses}
+    assert set(by_name) - addressed == {"NT 4097 x 4095 x 4099"}
+    least = {p.name: p.least for p in bench_gemm.LARGE if p.layout == "NT"}
+    assert least == {
+        "NT 4096 x 4096 x 4096": 1.015,
+        "NT 8192 x 8192 x 8192": 1.04,
+        "NT 8448 x 8448 x 8192": 1.035,
+    }
+
+
+@pytest.mark.parametrize(
+    ("stem", "dtype"), [("07_mma_gemm", torch.float16), ("10_wgmma_gemm", torch.bfloat16)]
+)
+def test_ladder_check(stem: str, dtype: torch.dtype) -> None:
+    module = bench_ladder.tutorial(stem)
+    step, (kernel, plan) = next(iter(module.LADDER.items()))
+    case = bench_ladder.case(step, kernel, plan, 128, dtype, device="cpu")
+    assert harness.check_all(case) == {}
+    check: Any = case.checks["tilejit"]
+    assert "nan" in check.func(lambda: None), "nothing written must not pass"
+
+
+def test_a_peer_that_is_absent_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jax", None)
+    monkeypatch.setitem(sys.modules, "triton", None)
+    # A module that another environment has imported already would hide it.
+    for peers in ("pallas_peers", "triton_peers"):
+        monkeypatch.delitem(sys.modules, f"benchmarks.{peers}", raising=False)
+        monkeypatch.delattr(f"benchmarks.{peers}", raising=False)
+    monkeypatch.setattr(bench_gemm.Product, "pallas_takes", True)
+    case = bench_gemm.case(bench_gemm.Product("NT", 64, 48, 32), device="cpu")
+    del case.contenders["tilejit"], case.checks["tilejit"]
+    failures = harness.check_all(case)
+    assert set(failures) == {"triton", "pallas"}
+    assert all(f.startswith("ModuleNotFoundError") for f in failures.values())
+
+
+def test_only_the_host_clock_sees_pallas_and_only_where_it_works(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[list[str]] = []
+
+    def time_by(contenders: harness.Contenders) -> dict[str, harness.Timing]:
+        seen.append(list(contenders))
+        return {}
+
+    monkeypatch.setattr(harness, "time_by_host", time_by)
+    runs: harness.Contenders = dict.fromkeys(("cublas", "tilejit", "triton", "pallas"), int)
+    bench_gemm.on_torchs_stream(time_by, runs)
+    bench_gemm.beside_pallas(runs)
+    assert seen == [["cublas", "tilejit", "triton"], ["cublas", "tilejit", "pallas"]]
+    del runs["pallas"]
+    assert bench_gemm.beside_pallas(runs) == {} and len(seen) == 2
+
+
+def test_fp8_check() -> None:
+    case = bench_gemm.fp8_case(bench_gemm.Product("NT", 64, 48, 32), device="cpu")
+    assert case.checks["torch scaled_mm"]() is None
+    check: Any = case.checks["tilejit"]
+    assert "nan" in check.func(lambda: None, *check.args[1:]), "nothing written must not pass"
+
+
+def test_fp8_blocks_check() -> None:
+    """On the CPU torch has no such product: tilejit's stands for both."""
+    case = bench_gemm.fp8_blocks_case(bench_gemm.Product("NT", 64, 128, 256), device="cpu")
+    assert case.checks["tilejit"]() is None
 
 
 def test_norm_misses_a_wrong_tile_and_elements_do_not() -> None:
@@ -90,6 +188,84 @@ def test_failing_contender_is_a_row_and_the_rest_is_timed() -> None:
     assert told[-1] == {"case": "c", "contender": "triton", "failed": "ImportError: no triton"}
 
 
+def test_a_target_stands_in_tilejits_row_of_its_protocol() -> None:
+    runs: harness.Contenders = {"base": int, "tilejit": int}
+    case = harness.Case("c", 0, runs, flops=1, targets={"sustained": 0.9})
+    seconds = fixed({"base": 2.0, "tilejit": 2.0})
+    told = harness.compare_flops(case, "base", {"sustained": seconds, "interleaved": seconds})
+    targets = {(r["protocol"], r["contender"]): r.get("target") for r in told}
+    assert targets.pop(("sustained", "tilejit")) == 0.9
+    assert len(targets) == 3 and set(targets.values()) == {None}
+
+
+def test_the_host_clock_waits_for_the_last_result_of_each_block(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: told.append("synchronised"))
+    told: list[str] = []
+
+    class Later:
+        def block_until_ready(self) -> None:
+            told.append("waited")
+
+    def call() -> Later:
+        told.append("called")
+        return Later()
+
+    assert len(harness._by_host_clock(call, 2, 2)) == 2
+    assert told == ["called", "called", "waited", "synchronised"] * 2
+
+
+def test_graphs_are_timed_per_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Graph:
+        def __init__(self, run: Callable[[], Any], calls: int):
+            self.replay = run
+
+    monkeypatch.setattr(harness, "_graph", Graph)
+    monkeypatch.setattr(harness, "time_interleaved", fixed({"a": 8.0}))
+    assert harness.time_graphed({"a": int}, calls=4)["a"] == harness.Timing(2.0, 2.0, 2.0)
+
+
+def test_clock_and_power_are_those_sampled_meanwhile() -> None:
+    card = harness.Card()
+    card._samples = [
+        (0.0, 300.0, 90.0),
+        (1.0, 1500.0, 690.0),
+        (2.0, 1510.0, 700.0),
+        (4.0, 1.0, 1.0),
+    ]
+    assert card.during([(0.5, 1.5), (1.9, 3.0)]) == {"sm_mhz": 1505.0, "watts": 695.0}
+    assert card.during([(2.5, 3.0)]) == {}
+
+
+@pytest.mark.parametrize(
+    ("script", "seen"),
+    [("echo '1500, 690.5'; exec sleep 60", {(1500.0, 690.5)}), ("echo '[N/A], oops'", set())],
+)
+def test_what_nvidia_smi_says_is_read_and_it_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, seen: set[tuple[float, float]]
+) -> None:
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(harness, "_this_card", list)
+    stand_in = tmp_path / "nvidia-smi"
+    stand_in.write_text(f"#!/bin/sh\n{script}\n")
+    stand_in.chmod(0o755)
+    with harness.Card() as card:
+        while seen and not card._samples:
+            time.sleep(0.01)
+    assert {(mhz, watts) for _, mhz, watts in card._samples} == seen
+    assert card._process is not None and card._process.poll() is not None
+
+
+def test_without_nvidia_smi_there_are_no_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with harness.Card() as card:
+        pass
+    assert card.during([(0.0, 1e30)]) == {}
+
+
 def test_sustained_measures_each_alone_forwards_then_backwards(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -119,7 +295,9 @@ def test_sustained_measures_each_alone_forwards_then_backwards(
     assert calls.count("a") == calls.count("b") >= 2 * 80
 
 
-@pytest.mark.parametrize("make", [bench_compile.softmax_variant, bench_compile.matmul_variant])
+@pytest.mark.parametrize(
+    "make", bench_compile.FRONT_HALVES.values(), ids=bench_compile.FRONT_HALVES
+)
 def test_front_half(make: Callable[[], Variant]) -> None:
     row = bench_compile.front_half(make())
     assert row["ms"] > 0 and all(row[f"{s}_ms"] > 0 for s in bench_compile.STEPS)
@@ -162,6 +340,40 @@ def test_compile_time_of_a_failing_peer_does_not_hide_the_other() -> None:
         {"kernel": "matmul", "state": "disk cache", "tilejit_ms": 500.0},
         {"kernel": "matmul", "contender": "triton", "failed": "triton matmul: absent"},
     ]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "maps"), [(bench_launch.three_pointers, 0), (bench_launch.three_descriptors, 3)]
+)
+def test_the_kernels_of_launch_times_have_their_parameters(kernel: Any, maps: int) -> None:
+    tensors = [torch.zeros(bench_launch.BOX) for _ in range(3)]
+    kernel.check(*tensors, 0, target="sm_90a")
+    assert kernel.asm["cuda"].count("__grid_constant__") == maps
+
+
+def test_a_launch_that_fails_is_a_row_and_the_rest_is_compared() -> None:
+    def fail() -> Any:
+        raise ImportError("no triton")
+
+    launches, failures = bench_launch.prepared(
+        {"tilejit k(...)": lambda: fail, "triton": fail, "other": lambda: int}
+    )
+    assert list(launches) == ["other"]
+    assert failures == [
+        {"case": "tilejit k(...)", "contender": "tilejit", "failed": "ImportError: no triton"},
+        {"case": "triton", "contender": "triton", "failed": "ImportError: no triton"},
+    ]
+    ((descriptors, pointers), *_) = bench_launch.descriptors_beside_pointers().items()
+    timings = {
+        bench_launch.PREBUILT: harness.Timing(1e-6, 1e-6, 1e-6),
+        pointers: harness.Timing(2e-6, 2e-6, 2e-6),
+        descriptors: harness.Timing(3e-6, 3e-6, 3e-6),
+    }
+    told = {r["contender"]: r for r in bench_launch.rows_of(timings)}
+    assert told[descriptors]["of_pointers"] == 1.5 and told[descriptors]["of_prebuilt"] == 3.0
+    assert "of_pointers" not in told[pointers]
+    del timings[bench_launch.PREBUILT]
+    assert {r["of_prebuilt"] for r in bench_launch.rows_of(timings)} == {None}
 
 
 # --- the command line
@@ -272,3 +484,45 @@ def test_failures_show_in_the_other_tables(tmp_path: Path, monkeypatch: pytest.M
     assert "| matmul | cold | – | 700 | – |" in lines
     assert "| matmul | front | – | 40 | – |" in lines
     assert "Simulator, all hazard checks on: a failed, b in 1.00 s." in lines
+
+
+def test_targets_stand_beside_what_was_reached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(summary, "RESULTS", tmp_path)
+    host = {"protocol": "host clock"}
+    write(
+        tmp_path, "gemm",
+        [
+            timed("NT 8", "cublas", 1.0, 660.0), {**timed("NT 8", "tilejit", 1.0412, 687.0), "target": 1.04},
+            {**timed("NT 8", "cublas", 1.0, 655.0), **host}, {**timed("NT 8", "tilejit", 1.04, 681.0), **host},
+            {**timed("NT 8", "pallas", 0.97, 640.0), **host},
+        ],
+    )  # fmt: skip
+    write(
+        tmp_path, "launch",
+        [
+            {"contender": "pointers", "of_prebuilt": None, "median_us": 5.0},
+            {"contender": "descriptors", "of_prebuilt": 1.2, "median_us": 6.0, "of_pointers": 1.1, "at_most": 1.15},
+            {"case": "triton", "contender": "triton", "failed": "x"},
+        ],
+    )  # fmt: skip
+    write(
+        tmp_path, "compile",
+        [{"kernel": "matmul_tma", "state": "front", "ms": 108.1, "at_most_ms": 150}],
+    )  # fmt: skip
+    monkeypatch.setitem(ENVIRONMENT, "jax", "0.11")
+    write(tmp_path, "rows", [])
+    lines = summary.section().splitlines()
+    assert any(
+        line.startswith("G, D, driver 1, torch 2, Triton 3, JAX 0.11. Every") for line in lines
+    )
+    assert "| NT 8 | sustained | ≥ 1.04 | 1.041 | – | – | 687 | 660 |" in lines
+    assert "| NT 8 | host clock | – | 1.040 | – | 0.970 | 681 | 655 |" in lines
+    assert "| pointers | – | 5.00 |" in lines
+    assert "| triton | failed | – |" in lines
+    assert (
+        "TMA descriptors, as a ratio to pointers: 1.10 (descriptors); target: at most 1.15."
+        in lines
+    )
+    assert "| matmul_tma | front (target: at most 150) | – | 108 | – |" in lines

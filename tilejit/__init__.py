@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from tilejit.language import namespace as T
     from tilejit.pipeline import jit, simulation
     from tilejit.runtime.jit import JitFunction
+    from tilejit.runtime.tensor_maps import encode_tensor_map
 
 __version__ = "0.1.0"
 
@@ -40,6 +41,7 @@ _HOME: dict[str, str] = {
     "jit": "tilejit.pipeline",
     "simulation": "tilejit.pipeline",
     "JitFunction": "tilejit.runtime.jit",
+    "encode_tensor_map": "tilejit.runtime.tensor_maps",
     **dict.fromkeys(
         (
             "CompileError", "ContractError", "Diagnostic", "InternalError", "LaunchError",
@@ -74,6 +76,7 @@ __all__ = [
     "TileError",
     "Unsimulated",
     "__version__",
+    "encode_tensor_map",
     "jit",
     "simulation",
 ]

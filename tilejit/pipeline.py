@@ -178,6 +178,7 @@ class Pipeline:
             params=source.params,
             dynamic_shared_bytes=source.dynamic_smem_bytes,
             resources=compiled.resources,
+            tensor_maps=source.tensor_maps,
             warnings=compiled.warnings,
             key=key,
             keyed_on=keyed_on,

@@ -157,3 +157,23 @@ def test_sass_tries_the_tools_it_finds(monkeypatch: pytest.MonkeyPatch, tmp_path
     with pytest.raises(LaunchError) as caught:
         sass.disassemble(b"x")
     assert caught.value.codes == ("sass/no-tool",) and "pip install" in caught.value.render()
+
+
+def test_what_no_thread_can_hold_is_an_error_at_its_line() -> None:
+    """One m64n256 in a block of 512 threads, whose registers setmaxnreg raises too late."""
+    names = [f"d{i}" for i in range(128)]
+    places, outputs = (
+        ", ".join(x) for x in ([f"%{i}" for i in range(128)], [f'"+f"({n})' for n in names])
+    )
+    text = (
+        'extern "C" __global__ void __launch_bounds__(512, 1) k(float* p, unsigned long long a) {\n'
+        f"float {', '.join(names)};\n"
+        f'asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {{{places}}}, %128, %128, 0, 1, 1, 0, '
+        f'0; // tilejit:op=1 /user/gemm.py:31" : {outputs} : "l"(a));\n'
+        + "".join(f"p[{i}] = {n};" for i, n in enumerate(names)) + "}"
+    )  # fmt: skip
+    with pytest.raises(CompileError) as caught:
+        nvrtc.compile_cubin(text, "sm_90a", "k", ("--diag-suppress=549",))
+    (fault,) = caught.value.diagnostics
+    assert fault.code == "nvrtc/C7602" and "fewer threads in the block" in fault.message
+    assert fault.span is not None and (fault.span.file, fault.span.line) == ("/user/gemm.py", 31)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 import pytest
@@ -26,6 +27,7 @@ from tilejit import cuda, dtypes
 from tilejit.ir import nodes as ir
 from tilejit.ir import views
 from tilejit.runtime import nvrtc
+from tilejit.target import Target
 from tilejit.tile.family import Element, Registers, ScalarApply, Value
 
 
@@ -395,22 +397,31 @@ def every_operation(target: str) -> Program:
     floats = [dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.float64]
     ints = [d for d in dtypes.ARITHMETIC if d.is_integer]
     outputs = {d.name: p.param(f"Y{d.name}", d, (64,)) for d in dtypes.ARITHMETIC}
+    shared = p.local("S", dtypes.uint64, 4, "shared")
+    lane = ir.HardwareId("laneid")
+    fixed: dict[str, list[ir.Expr]] = {
+        "shared": [ir.Address(shared, const(8, dtypes.int64), ir.PointerType("shared")),
+                   load(outputs["uint32"], lane)],
+        "static": [ir.Static(64)],
+        "int32": [const(3), load(outputs["int32"], lane)],
+    }  # fmt: skip
     for op in ops.OPS.values():
+        if "text" in op.args or not Target.parse(target).supports(op.min_target):
+            continue
         words = {"T:float": floats, "T:int": ints, "T:any": list(dtypes.ARITHMETIC)}
         kinds = next((words[a] for a in op.args if a in words), [dtypes.int32])
-        if op.result == "void" or (op.name == "cuda.cluster_sync" and target == "sm_80"):
-            continue
         for t in kinds:
-            args = tuple(
-                load(outputs[t.name if a in words else a], ir.HardwareId("laneid")) for a in op.args
-            )
-            result = t if op.result == "T" else dtypes.dtype(op.result)
-            call = ir.Call(op.name, args, ir.ScalarType(result))
-            p.add(store(outputs[result.name], 1, call))
-    fixed = ["cuda.warp_sync", "cuda.cta_sync", "cuda.fence_cta", "cuda.fence_gpu"]
-    fixed += ["cuda.cluster_sync"] if target != "sm_80" else []
-    p.add(*(ir.Evaluate(ir.Call(name, ())) for name in fixed))
-    p.add(ir.Evaluate(ir.Call("cuda.named_barrier_sync", (ir.Static(3), ir.Static(64)))))
+            choices = [
+                fixed[a] if a in fixed else [load(outputs[t.name if a in words else a], lane)]
+                for a in op.args
+            ]
+            for args in itertools.product(*choices):
+                if op.result == "void":
+                    p.add(ir.Evaluate(ir.Call(op.name, args)))
+                    continue
+                result = t if op.result == "T" else dtypes.dtype(op.result)
+                call = ir.Call(op.name, args, ir.ScalarType(result))
+                p.add(store(outputs[result.name], 1, call))
     condition = binary("lt", ir.HardwareId("tid"), const(4))
     values_ = [load(y, const(0)) for y in outputs.values()]
     p.add(

@@ -14,8 +14,8 @@ import sys
 from cuda.bindings import nvrtc
 
 REGISTERS = (
-    ".reg .b8 c<40>; .reg .b16 h<40>; .reg .b32 r<40>, sa; .reg .f32 f<40>; "
-    ".reg .b64 d<40>, da, dl; .reg .f64 e<40>; .reg .b128 q<9>; .reg .pred p<40>;"
+    ".reg .b8 c<40>; .reg .b16 h<40>; .reg .b32 r<140>, sa; .reg .f32 f<140>; "
+    ".reg .b64 d<140>, da, dl; .reg .f64 e<40>; .reg .b128 q<9>; .reg .pred p<140>;"
 )
 CHUNK = 4000
 

@@ -66,7 +66,12 @@ def statement(form: Form, *, floats: bool = True) -> str:
     number = 0
     for spec in form.operands:
         if spec.kind == "imm":
-            text = IMMEDIATES.get(spec.name, "128")
+            fits = spec.values is None or 128 in spec.values
+            text = IMMEDIATES.get(spec.name, "128" if fits else str(spec.values[-1]))
+        elif spec.kind == "map":
+            names = [f"r{number + lane}" for lane in range(spec.lanes)]
+            number += spec.lanes
+            text = "[da, {" + ",".join(names) + "}]"
         elif spec.kind == "addr":
             text = {"global": "[da]", "local": "[dl]"}.get(spec.space, "[sa]")
         else:
@@ -129,6 +134,8 @@ UNDOCUMENTED = re.compile(
     r"|getctarank\.u(32|64)|fence\.(cta|cluster|gpu|sys)|testp\.f(32|64)"
     r"|cp\.async\.mbarrier\.arrive(\.noinc)?\.b64"  # a generic address
     r"|cp\.async\.c[ag]\..*L2::\d+B\.L2::cache_hint"  # the hint behind the prefetch size
+    r"|st\.async(\..*)?\.(shared|shared::cta|cluster)\..*"  # one's own block, a scope without an order
+    r"|red\.async\..*add\.s64"  # the same as .u64
     r"|fence\.(?!proxy).*async.*"  # of NVRTC 13.5, newer than the PTX ISA of the table (9.0)
 )
 

@@ -61,6 +61,8 @@ def test_any_order_of_any_form_finds_the_same_form() -> None:
         single = [
             t for t in tokens if t in ("rn", "sat", "ftz", "v4", "global", "relu", "nc", "ca")
         ]
+        if any(t.startswith("shared") for t in tokens):
+            single = [t for t in single if t != "global"]  # the order of spaces is a direction
         if not single:
             continue
         moved = chance.choice(single)
@@ -194,4 +196,9 @@ def test_the_row_notation() -> None:
         OperandSpec("n", "r", "imm"),
         OperandSpec("m", "r", "imm", values=(4, 8)),
         OperandSpec("k", "r", "imm", values=range(24, 257, 8)),
+    )
+    box = Row("op(rank=.1d|.3d)", "=[map,{$rank}] [other,{5}]").form((("3d",),), "family")
+    assert box.operands == (
+        OperandSpec("map", "w", "map", "s32", lanes=3, braces=True),
+        OperandSpec("other", "r", "map", "s32", lanes=5, braces=True),
     )

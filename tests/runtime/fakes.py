@@ -19,6 +19,7 @@ from tilejit import dtypes
 from tilejit.errors import LaunchError, Span, fault
 from tilejit.ir import nodes as ir
 from tilejit.ir.signature import ConstArg, ScalarArg, Signature, TensorArg
+from tilejit.ir.tensor_map import TensorMap, TensorMapSpec
 from tilejit.language.annotations import Tensor, constexpr
 from tilejit.runtime import driver, torch_glue
 from tilejit.runtime.artifact import Artifact
@@ -85,6 +86,7 @@ class Steps:
     launch: dict[str, Any] = field(default_factory=dict)
     resources: Resources = resources()
     dynamic_shared_bytes: int = 0
+    tensor_maps: Callable[[ir.Function], tuple[TensorMapSpec, ...]] = lambda _: ()
 
     def parse(self, function: Any, source: str | None) -> Kernel:
         return parse(function)
@@ -141,17 +143,19 @@ class Steps:
         self.before_compile()
         self.compiled.append(signature)
         function = lowered.function
+        maps = self.tensor_maps(function)
         return Artifact(
             kernel=function.name,
             entry=function.name,
             target=function.target,
-            cubin=f"cubin {len(self.compiled)} params {len(function.params)}".encode(),
+            cubin=f"cubin {len(self.compiled)} maps {len(maps)} params {len(function.params)}".encode(),
             ptx="ptx",
             cuda="cuda",
             log="",
             params=tuple(p.name for p in function.params),
             dynamic_shared_bytes=self.dynamic_shared_bytes,
             resources=self.resources,
+            tensor_maps=maps,
             key=str(len(self.compiled)),
             origin="fake",
         )
@@ -172,13 +176,14 @@ class Steps:
 
 @dataclass(frozen=True)
 class Launched:
-    """One recorded launch: the argument slots as 8-byte little-endian ints."""
+    """One recorded launch: the argument slots as 8-byte little-endian ints, and the tensor maps."""
 
     function: Any
     grid: tuple[int, int, int]
     stream: int
     fixed: LaunchAttributes
     slots: tuple[int, ...]
+    maps: tuple[TensorMap, ...] = ()
 
 
 class Recorder:
@@ -190,17 +195,21 @@ class Recorder:
         self.results: list[int] = []
         self.contexts: list[int] = []
         self.shared: list[int] = []
+        self.encoded: list[TensorMap] = []
+        self.encode_results: list[int] = []
         self.launch = self._launch
 
     def _launch(self, config: Any, function: Any, address: int, extra: int) -> tuple[int]:
         result = self.results.pop(0) if self.results else 0
         if not result:
-            count = int(function[1].split()[-1])
-            pointers = (ctypes.c_void_p * count).from_address(address)
-            values = [ctypes.c_uint64.from_address(p).value for p in pointers]
+            words = function[1].split()
+            count, map_count = int(words[-1]), int(words[-3])
+            pointers = list((ctypes.c_void_p * (count + map_count)).from_address(address))
+            values = [ctypes.c_uint64.from_address(p).value for p in pointers[:count]]
+            maps = [self.encoded[_number(ctypes.string_at(p, 128))] for p in pointers[count:]]
             grid = (config.gridDimX, config.gridDimY, config.gridDimZ)
             self.launches.append(
-                Launched(function, grid, config.stream, config.fixed, tuple(values))
+                Launched(function, grid, config.stream, config.fixed, tuple(values), tuple(maps))
             )
         return (result,)
 
@@ -233,11 +242,23 @@ class Recorder:
     def make_context_current(self, device: int) -> None:
         self.contexts.append(device)
 
+    def encode_tensor_map(self, map_: TensorMap) -> tuple[int, bytes]:
+        """The image is the map's number among those encoded."""
+        result = self.encode_results.pop(0) if self.encode_results else 0
+        if result:
+            return result, b""
+        self.encoded.append(map_)
+        return 0, str(len(self.encoded) - 1).encode().ljust(128, b"\0")
+
     def error_name(self, result: int) -> str:
         return f"CUDA_ERROR_{result}"
 
     def failure(self, result: int, what: str) -> Any:
         return fault(LaunchError, "launch/driver", f"{what} failed with {self.error_name(result)}")
+
+
+def _number(image: bytes) -> int:
+    return int(image.rstrip(b"\0"))
 
 
 class CudaTensor(torch.Tensor):

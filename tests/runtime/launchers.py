@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from tests.runtime import fakes
+from tilejit.ir.tensor_map import FORMATS, TensorMap
 from tilejit.runtime import native, torch_glue
 from tilejit.runtime.driver import LaunchAttributes
 
@@ -43,6 +44,12 @@ STREAM = ctypes.PYFUNCTYPE(
 LAUNCH = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p
 )
+LIST64, LIST32 = ctypes.POINTER(ctypes.c_uint64), ctypes.POINTER(ctypes.c_uint32)
+ENCODE = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32, ctypes.c_uint64, LIST64, LIST64,
+    LIST32, LIST32, *(ctypes.c_int,) * 4,
+)  # fmt: skip
+FORMAT_NAMES = {f.code: name for name, f in FORMATS.items()}
 REAL = native.exchange()
 
 
@@ -92,8 +99,26 @@ class Recorder(fakes.Recorder):
             )
             return int(self.launch(read_back, function, address, 0)[0])
 
-        callback = LAUNCH(launch)
-        return native.Native(config, id(function), address_of(callback), (callback, function))
+        def encode(
+            image: int, code: int, rank: int, address: int, sizes: Any, strides: Any, box: Any,
+            steps: Any, *modes: int,
+        ) -> int:  # fmt: skip
+            assert image % 64 == 0
+            interleave, swizzle, promotion, fill = modes
+            map_ = TensorMap(
+                address, FORMAT_NAMES[code], tuple(sizes[:rank]), tuple(strides[: rank - 1]),
+                tuple(box[:rank]), tuple(steps[:rank]), interleave, swizzle, promotion, fill,
+            )  # fmt: skip
+            result, made = self.encode_tensor_map(map_)
+            if not result:
+                ctypes.memmove(image, made, 128)
+            return result
+
+        launched, encoded = LAUNCH(launch), ENCODE(encode)
+        return native.Native(
+            config, id(function), address_of(launched), address_of(encoded),
+            (launched, encoded, function),
+        )  # fmt: skip
 
 
 @contextmanager

@@ -204,10 +204,108 @@ def roles_oracle(x: Array) -> Array:
     return np.asarray(x.sum(axis=0)[::-1])
 
 
+# --- a ring of two stages, filled by bulk copies and handed over through mbarriers; results leave by bulk stores
+
+BULK = '''
+def k(X: T.Tensor((8, 128), "float32", align=16), Y: T.Tensor((8, 128), "float32", align=16)):
+    """Y[n, j] = 2 X[n, 127 - j]. Warp 0 loads, warps 1 and 2 compute and store."""
+    T.device_entry(launch=T.cuda.LaunchConfig(grid=1, block=96))
+    t, warp = T.cuda.thread_idx("x"), T.cuda.warp_id()
+    ring = T.alloc_shared((2, 128), "float32", layout="default", align=16)
+    result = T.alloc_shared((2, 128), "float32", layout="default", align=16)
+    full = T.alloc_shared((2,), "uint64", align=8)
+    empty = T.alloc_shared((2,), "uint64", align=8)
+    if t == 0:
+        for i in T.unroll(2):
+            T.ptx["mbarrier.init.shared.b64"](full.ptr_to([i]), T.uint32(1))
+            T.ptx["mbarrier.init.shared.b64"](empty.ptr_to([i]), T.uint32(64))
+        T.ptx["fence.mbarrier_init.release.cluster"]()
+    T.cuda.cta_sync()
+    if warp == 0:
+        if t == 0:
+            for n in range(8):
+                stage = n % 2
+                T.cuda.mbarrier_wait(empty.ptr_to([stage]), (n // 2 + 1) % 2)
+                T.ptx["mbarrier.arrive.expect_tx.shared.b64"](
+                    T.ptx.SINK, full.ptr_to([stage]), T.uint32(512))
+                T.cuda.tile.apply(
+                    T.ptx["cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes"],
+                    ring.sub[stage, :], X.sub[n, :], chunk_bytes=512, mbar=full.ptr_to([stage]))
+    else:
+        c = t - 32
+        for n in range(8):
+            stage = n % 2
+            T.cuda.mbarrier_wait(full.ptr_to([stage]), n // 2 % 2)
+            a, b = ring[stage, 127 - c], ring[stage, 63 - c]
+            T.ptx["fence.proxy.async.shared::cta"]()
+            T.ptx["mbarrier.arrive.shared.b64"](T.ptx.SINK, empty.ptr_to([stage]))
+            if c == 0:
+                T.ptx["cp.async.bulk.wait_group.read"](1)
+            T.cuda.named_barrier_sync(1, 64)
+            result[stage, c] = 2.0 * a
+            result[stage, c + 64] = 2.0 * b
+            T.ptx["fence.proxy.async.shared::cta"]()
+            T.cuda.named_barrier_sync(1, 64)
+            if c == 0:
+                T.cuda.tile.apply(T.ptx["cp.async.bulk.global.shared::cta.bulk_group"],
+                                  Y.sub[n, :], result.sub[stage, :], chunk_bytes=512)
+                T.ptx["cp.async.bulk.commit_group"]()
+        if c == 0:
+            T.ptx["cp.async.bulk.wait_group"](0)
+'''
+
+
+def bulk_oracle(x: Array) -> Array:
+    return 2 * x[:, ::-1]
+
+
+# --- two CTAs: one multicasts to both, each sends what it made of it to the other
+
+CLUSTER = '''
+def k(X: T.Tensor((64,), "float32", align=16), Y: T.Tensor((2, 64), "float32")):
+    """Y[r, j] = X[j] + (2 - r) X[63 - j]."""
+    T.device_entry(launch=T.cuda.LaunchConfig(grid=2, block=64, cluster=2))
+    t, rank = T.cuda.thread_idx("x"), T.cuda.cluster_cta_id("x")
+    x = T.alloc_shared((64,), "float32", layout="default", align=16)
+    made = T.alloc_shared((64,), "float32", layout="default", align=16)
+    got = T.alloc_shared((64,), "float32", layout="default", align=16)
+    bars = T.alloc_shared((2,), "uint64", align=8)
+    if t == 0:
+        for i in T.unroll(2):
+            T.ptx["mbarrier.init.shared.b64"](bars.ptr_to([i]), T.uint32(1))
+        T.ptx["fence.mbarrier_init.release.cluster"]()
+        for i in T.unroll(2):
+            T.ptx["mbarrier.arrive.expect_tx.shared.b64"](
+                T.ptx.SINK, bars.ptr_to([i]), T.uint32(256))
+    T.cuda.cluster_sync()
+    if t == 0 and rank == 0:
+        T.cuda.tile.apply(
+            T.ptx["cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"],
+            x, X, chunk_bytes=256, mbar=bars.ptr_to([0]), cta_mask=T.uint16(3))
+    T.cuda.mbarrier_wait(bars.ptr_to([0]), 0)
+    made[t] = x[63 - t] * T.cast(rank + 1, ty="float32")
+    T.ptx["fence.proxy.async.shared::cta"]()
+    T.cuda.cta_sync()
+    if t == 0:
+        T.cuda.tile.apply(
+            T.ptx["cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes"],
+            got, made, chunk_bytes=256, mbar=bars.ptr_to([1]), remote_cta_id=1 - rank)
+    T.cuda.mbarrier_wait_acquire_cluster(bars.ptr_to([1]), 0)
+    Y[rank, t] = x[t] + got[t]
+    T.cuda.cluster_sync()
+'''
+
+
+def cluster_oracle(x: Array) -> Array:
+    return np.stack([x + factor * x[::-1] for factor in (2, 1)])
+
+
 FLOAT, HALF = torch.float32, torch.float16
 SUBJECTS: dict[str, Subject] = {
     "ring": Subject(RING, (((32, 96), FLOAT),), (32, 16), ring_oracle, (27,)),
     "transpose": Subject(TRANSPOSE, (((64, 64), FLOAT),), (64, 64), transpose_oracle),
     "gemm": Subject(GEMM, (((64, 128), HALF), ((32, 128), HALF)), (64, 32), gemm_oracle),
     "roles": Subject(ROLES, (((8, 64, 4), FLOAT),), (64, 4), roles_oracle),
+    "bulk": Subject(BULK, (((8, 128), FLOAT),), (8, 128), bulk_oracle),
+    "cluster": Subject(CLUSTER, (((64,), FLOAT),), (2, 64), cluster_oracle),
 }

@@ -9,7 +9,6 @@ import torch
 
 import tilejit as tile
 from tests.sim.written import codes, kernel, notes, reports
-from tilejit.errors import Unsimulated
 
 ONE = """
 def k(X: T.Tensor((128, 4), "float32", align=16), Y: T.Tensor((128, 4), "float32"), a: T.int32, b: T.int32):
@@ -302,14 +301,6 @@ def test_more_bytes_than_a_chunk() -> None:
 def test_bytes_in_flight_are_not_also_unwritten() -> None:
     assert of_every_seed("{row}\nY[t, 0] = s[t, 0]") == ["sim/in-flight"]
     assert of_every_seed("{row}\nwait_all()\nY[t, 0] = s[t + 64, 0]") == ["sim/unwritten-read"]
-
-
-def test_arrivals_on_a_barrier_are_not_simulated() -> None:
-    k = program(
-        'm = T.alloc_shared((1,), "uint64")\nT.ptx["cp.async.mbarrier.arrive.shared.b64"](m.ptr_to([0]))'
-    )
-    with pytest.raises(Unsimulated, match="mbarrier.arrive"):
-        k(*tensors(), 0, 0)
 
 
 def test_ctas_and_batches_have_groups_of_their_own() -> None:

@@ -37,7 +37,7 @@ def out() -> dict[str, np.ndarray]:
 
 
 def named(number: int, threads: int, at: int = 0) -> n.Evaluate:
-    return do("cuda.named_barrier_sync", n.Static(number), n.Static(threads), at=at)
+    return do("cuda.named_barrier_sync", i32(number), n.Static(threads), at=at)
 
 
 def test_exited_warps_do_not_hold_the_barrier() -> None:

@@ -249,7 +249,7 @@ def test_named_barrier_orders_its_participants_only() -> None:
             store(s, TID, f32(1), at=1),
             when(
                 b.lt(WARP, i32(2)),
-                do("cuda.named_barrier_sync", n.Static(1), n.Static(64), at=2),
+                do("cuda.named_barrier_sync", i32(1), n.Static(64), at=2),
             ),
             when(b.eq(WARP, i32(reader)), store(OUT, LANE, load(s, LANE, at=3), at=3)),
         )
@@ -267,13 +267,13 @@ def test_named_barrier_knowledge_is_transitive() -> None:
         body = (
             n.AllocTensor(s),
             when(b.eq(WARP, i32(0)), store(s, LANE, f32(1), at=1)),
-            when(b.lt(WARP, i32(2)), do("cuda.named_barrier_sync", n.Static(1), n.Static(64))),
+            when(b.lt(WARP, i32(2)), do("cuda.named_barrier_sync", i32(1), n.Static(64))),
             *second,
             when(b.eq(WARP, i32(2)), store(OUT, LANE, load(s, LANE, at=3), at=3)),
         )
         return kernel((OUT,), body, block=96)
 
-    chain = when(b.gt(WARP, i32(0)), do("cuda.named_barrier_sync", n.Static(2), n.Static(64)))
+    chain = when(b.gt(WARP, i32(0)), do("cuda.named_barrier_sync", i32(2), n.Static(64)))
     for seed in range(4):
         assert codes(program(chain), out(), seed=seed) == []
     # Without the second barrier warp 2 races, or reads before anything is written.
@@ -292,7 +292,7 @@ def test_reader_crowd_and_named_barriers() -> None:
             when(b.eq(WARP, i32(0)), store(s, LANE, f32(1), at=1)),
             do("cuda.cta_sync", at=2),
             store(OUT, TID, load(s, i32(0), at=3), at=3),
-            when(together, do("cuda.named_barrier_sync", n.Static(1), n.Static(32 * meet), at=4)),
+            when(together, do("cuda.named_barrier_sync", i32(1), n.Static(32 * meet), at=4)),
             when(b.eq(TID, i32(95)), store(s, i32(0), f32(2), at=5)),
         )
         return kernel((OUT,), body, block=96)

@@ -59,7 +59,7 @@ def lowered(program: list[Any], buffer: n.Var) -> n.Function:
                 body.append(when(chosen(warps), do("cuda.warp_sync", at=number)))
             case ("named", warps):
                 free = number + 1  # the CTA barrier is barrier 0
-                sync = do("cuda.named_barrier_sync", n.Static(free), n.Static(32 * len(warps)))
+                sync = do("cuda.named_barrier_sync", i32(free), n.Static(32 * len(warps)))
                 body.append(when(chosen(warps), sync))
             case (kind, width, factor, shift, warps, lanes):
                 thread = b.add(b.mul(WARP, i32(LANES_USED)), LANE)

@@ -57,6 +57,27 @@ TAKE = "            T.cuda.named_barrier_sync(1 + n % 2, 128)\n            for i
 ROLE_WAIT = '            T.ptx["cp.async.wait_group"](0)\n'
 TILE_SYNC = f"{SYNC}        for h in T.unroll(2):\n            for i"
 TILE_END = "first // 4 + chunk, :], r)\n        T.cuda.cta_sync()\n"
+ARRIVE_FULL = """                T.ptx["mbarrier.arrive.expect_tx.shared.b64"](
+                    T.ptx.SINK, full.ptr_to([stage]), T.uint32(512))
+"""
+ARRIVE_EMPTY = (
+    '            T.ptx["mbarrier.arrive.shared.b64"](T.ptx.SINK, empty.ptr_to([stage]))\n'
+)
+WAIT_FULL = "            T.cuda.mbarrier_wait(full.ptr_to([stage]), n // 2 % 2)\n"
+WAIT_EMPTY = "                T.cuda.mbarrier_wait(empty.ptr_to([stage]), (n // 2 + 1) % 2)\n"
+TAKEN = "            a, b = ring[stage, 127 - c], ring[stage, 63 - c]\n"
+READ_FENCE = '            T.ptx["fence.proxy.async.shared::cta"]()\n'
+WAIT_READ = '                T.ptx["cp.async.bulk.wait_group.read"](1)\n'
+PROXY = '            T.ptx["fence.proxy.async.shared::cta"]()\n            T.cuda.named_barrier_sync(1, 64)\n            if c == 0:\n'
+BULK_COMMIT = '                T.ptx["cp.async.bulk.commit_group"]()\n'
+LAST_STORE = '        if c == 0:\n            T.ptx["cp.async.bulk.wait_group"](0)\n'
+PUBLISH = '        T.ptx["fence.mbarrier_init.release.cluster"]()\n'
+EXPECT = '        for i in T.unroll(2):\n            T.ptx["mbarrier.arrive.expect_tx.shared.b64"](\n                T.ptx.SINK, bars.ptr_to([i]), T.uint32(256))\n'
+MEET = "    T.cuda.cluster_sync()\n    if t == 0 and rank == 0:\n"
+PART = "    Y[rank, t] = x[t] + got[t]\n    T.cuda.cluster_sync()\n"
+MADE = '    T.ptx["fence.proxy.async.shared::cta"]()\n    T.cuda.cta_sync()\n'
+WAIT_X = "    T.cuda.mbarrier_wait(bars.ptr_to([0]), 0)\n"
+WAIT_GOT = "    T.cuda.mbarrier_wait_acquire_cluster(bars.ptr_to([1]), 0)\n"
 
 BUGS: tuple[Bug, ...] = (
     # Waits and groups.
@@ -169,6 +190,52 @@ BUGS: tuple[Bug, ...] = (
     bug("gemm", "registers of A in B's order", NUMBERS, ('fragment("m16n8k16", "A", (1, 2))', 'fragment("m16n8k16", "B", (2, 2))')),
     bug("gemm", "A in the accumulator's layout", "mma_sync/owner", ('fragment("m16n8k16", "A", (1, 2))', 'fragment("m16n8k16", "D", (1, 2))')),
     bug("roles", "threads add their own bytes' neighbours", NUMBERS, ("127 - t", "(128 - t) % 64")),
+    # Mbarriers, bulk copies and their groups.
+    bug("bulk", "no bytes expected", "sim/mbarrier-bytes", (ARRIVE_FULL, ARRIVE_FULL.replace(".expect_tx", "").replace(", T.uint32(512)", ""))),
+    bug("bulk", "too many bytes expected", "sim/mbarrier-bytes", (ARRIVE_FULL, ARRIVE_FULL.replace("512", "528"))),
+    bug("bulk", "too few bytes expected", "sim/mbarrier-bytes", (ARRIVE_FULL, ARRIVE_FULL.replace("512", "256"))),
+    bug("bulk", "bytes expected on the wrong barrier", "sim/deadlock", (ARRIVE_FULL, ARRIVE_FULL.replace("full.", "empty."))),
+    bug("bulk", "half of a row is loaded", "sim/mbarrier-bytes", ("ring.sub[stage, :], X.sub[n, :], chunk_bytes=512", "ring.sub[stage, 0:64], X.sub[n, 0:64], chunk_bytes=256")),
+    bug("bulk", "no wait for the row", "sim/in-flight", (WAIT_FULL, "")),
+    bug("bulk", "waits for the row with the wrong parity", "sim/in-flight or sim/deadlock", (WAIT_FULL, WAIT_FULL.replace("n // 2 % 2", "(n // 2 + 1) % 2"))),
+    bug("bulk", "parity never changes", "sim/deadlock", (WAIT_FULL, WAIT_FULL.replace("n // 2 % 2", "0"))),
+    bug("bulk", "only one warp waits for the row", "sim/in-flight", (WAIT_FULL, f"            if warp == 1:\n    {WAIT_FULL}")),
+    bug("bulk", "no wait for the slot", "sim/mbarrier-arrivals", (WAIT_EMPTY, "")),
+    bug("bulk", "waits for the slot with the wrong parity", "sim/deadlock", (WAIT_EMPTY, WAIT_EMPTY.replace("(n // 2 + 1) % 2", "n // 2 % 2"))),
+    bug("bulk", "no arrival when the slot is free", "sim/deadlock", (ARRIVE_EMPTY, "")),
+    bug("bulk", "arrives twice", "sim/mbarrier-arrivals", (ARRIVE_EMPTY, ARRIVE_EMPTY * 2)),
+    bug("bulk", "arrives before it has read", "sim/race", (TAKEN + READ_FENCE + ARRIVE_EMPTY, ARRIVE_EMPTY + TAKEN)),
+    bug("bulk", "slot counts half of its readers", "sim/mbarrier-arrivals", ("T.uint32(64)", "T.uint32(32)")),
+    bug("bulk", "slot counts more than its readers", "sim/deadlock", ("T.uint32(64)", "T.uint32(96)")),
+    bug("bulk", "barriers used before they are initialised", "sim/mbarrier-init", ("    if t == 0:\n        for i in T.unroll(2):", "    if t == 95:\n        for i in T.unroll(2):"), (PUBLISH + "    T.cuda.cta_sync()\n", PUBLISH)),
+    bug("bulk", "second barrier not initialised", "sim/mbarrier-init", ("        for i in T.unroll(2):\n            T.ptx", "        for i in T.unroll(1):\n            T.ptx")),
+    bug("bulk", "no proxy fence", "sim/proxy-fence", (PROXY, PROXY.split("\n", 1)[1])),
+    bug("bulk", "proxy fence of global memory", "sim/proxy-fence", (PROXY, PROXY.replace("shared::cta", "global"))),
+    bug("bulk", "no proxy fence after reading a row", "sim/proxy-fence", (READ_FENCE + ARRIVE_EMPTY, ARRIVE_EMPTY)),
+    bug("bulk", "proxy fence behind the arrival", "sim/proxy-fence", (READ_FENCE + ARRIVE_EMPTY, ARRIVE_EMPTY + READ_FENCE)),
+    bug("bulk", "result overwritten while it is stored", "sim/in-flight", (WAIT_READ, "                pass\n")),
+    bug("bulk", "wait for the store too weak", "sim/in-flight", (WAIT_READ, WAIT_READ.replace("(1)", "(2)"))),
+    bug("bulk", "another thread waits for the store", "sim/in-flight", (f"            if c == 0:\n{WAIT_READ}", f"            if c == 1:\n{WAIT_READ}")),
+    bug("bulk", "no commit", "sim/in-flight", (BULK_COMMIT, "")),
+    bug("bulk", "waits with cp.async's groups", "sim/in-flight", (WAIT_READ, WAIT_READ.replace("bulk.wait_group.read", "wait_group"))),
+    bug("bulk", "ends before the last store has read", "sim/in-flight", (LAST_STORE, "")),
+    bug("bulk", "stored before both warps have written", "sim/race", (PROXY, PROXY.replace("            T.cuda.named_barrier_sync(1, 64)\n", ""))),
+    bug("bulk", "row of another round", "sim/in-flight", ("Y.sub[n, :]", "Y.sub[n // 2 * 2, :]")),
+    bug("cluster", "multicast leaves a CTA out", "sim/mbarrier-bytes", ("T.uint16(3)", "T.uint16(1)")),
+    bug("cluster", "multicast beyond the cluster", "cp_async_bulk/cta-mask", ("T.uint16(3)", "T.uint16(7)")),
+    bug("cluster", "sent to itself", NUMBERS, ("remote_cta_id=1 - rank", "remote_cta_id=rank")),
+    bug("cluster", "sent past the cluster", "sim/out-of-bounds", ("remote_cta_id=1 - rank", "remote_cta_id=rank + 1")),
+    bug("cluster", "barriers not initialised in the other CTA", "sim/mbarrier-init", (PUBLISH, ""), (MEET, MEET.replace("cluster_sync", "cta_sync"))),
+    bug("cluster", "barriers initialised by one CTA only", "sim/mbarrier-init", ("    if t == 0:\n        for i in T.unroll(2):\n            T.ptx[\"mbarrier.init", "    if t == 0 and rank == 0:\n        for i in T.unroll(2):\n            T.ptx[\"mbarrier.init")),
+    bug("cluster", "bytes expected in one CTA only", "sim/mbarrier-bytes", (EXPECT, "        if rank == 0:\n" + "".join(f"    {line}\n" for line in EXPECT.splitlines()))),
+    bug("cluster", "no wait for the multicast", "sim/in-flight", (WAIT_X, "")),
+    bug("cluster", "no wait for what was sent", "sim/in-flight", (WAIT_GOT, "")),
+    bug("cluster", "both copies on one barrier", "sim/mbarrier-bytes", ("mbar=bars.ptr_to([1])", "mbar=bars.ptr_to([0])")),
+    bug("cluster", "no proxy fence before sending", "sim/proxy-fence", (MADE, "    T.cuda.cta_sync()\n")),
+    bug("cluster", "no barrier before sending", "sim/race", (MADE, MADE.split("\n", 1)[0] + "\n")),
+    bug("cluster", "ends while the other still sends", "sim/in-flight", (PART, PART.removesuffix("    T.cuda.cluster_sync()\n"))),
+    bug("cluster", "loaded by both CTAs", "sim/mbarrier-bytes", ("if t == 0 and rank == 0", "if t == 0")),
+    bug("cluster", "written over before it was sent", "sim/in-flight", ("    T.cuda.mbarrier_wait_acquire_cluster(bars.ptr_to([1])", "    made[t] = 0.0\n    T.cuda.mbarrier_wait_acquire_cluster(bars.ptr_to([1])")),
 )  # fmt: skip
 
 
@@ -226,7 +293,8 @@ HEAD = """# Planted bugs
 Generated by `make docs`; do not edit. Correct kernels (`tests/sim/planted_kernels.py`), each with one edit that plants a bug of
 synchronisation or of addresses, and what catches it: a code of the checker or the simulator, or, where a wrong address is
 legal, the numbers. Unedited they give no report. `ring`: a cp.async pipeline that sums columns; `transpose`: through shared
-memory; `gemm`: cp.async, ldmatrix and mma.sync; `roles`: warps that copy and warps that add, on named barriers.
+memory; `gemm`: cp.async, ldmatrix and mma.sync; `roles`: warps that copy and warps that add, on named barriers;
+`bulk`: a ring of bulk copies on mbarriers, and bulk stores; `cluster`: a multicast, and bulk copies between two CTAs.
 
 """
 

@@ -21,6 +21,7 @@ from tilejit.cuda.scalars import Scalars, unsupported
 from tilejit.cuda.writer import Writer, quote
 from tilejit.errors import Span
 from tilejit.ir import nodes
+from tilejit.ir.tensor_map import TensorMapSpec
 from tilejit.ptx import types
 from tilejit.ptx.forms import Form, OperandSpec
 from tilejit.tile import family
@@ -41,7 +42,7 @@ class _Place:
         self.lead = lead
         """The text ahead of the operand."""
         self.written = "w" in spec.direction
-        self.output = self.written and spec.kind != "addr"
+        self.output = self.written and spec.kind not in ("addr", "map")
         self.updated = spec.direction == "rw"
         self.predicate = spec.kind == "pred"
         self.quad = spec.bits == 128
@@ -144,6 +145,8 @@ class Assembly:
         self.registers = registers
         self.memory = memory
         self.writer = writer
+        self.tensor_maps: dict[TensorMapSpec, str] = {}
+        """The maps that the kernel takes as parameters, and their names."""
         self._shapes: dict[Form, _Shape] = {}
         self._shape: _Shape | None = None
         self._ops = 0
@@ -194,6 +197,10 @@ class Assembly:
                         exprs.append(item.load)
             elif isinstance(operand, family.Memory):
                 exprs.append(operand.base)
+            elif isinstance(operand, family.TensorBox):
+                exprs += operand.coords
+                if not isinstance(operand.map, TensorMapSpec):
+                    exprs.append(operand.map)
         for expr in exprs:
             # Most are variables and numbers, which lie in no register tile.
             if not isinstance(expr, (nodes.Var, nodes.Const)):
@@ -226,6 +233,8 @@ class Assembly:
                     text += self._read(issue, place, operand.items[0], block)
             elif isinstance(operand, family.Memory):
                 text += self._memory(place, operand, block)
+            elif isinstance(operand, family.TensorBox):
+                text += self._tensor_box(operand, block)
             else:
                 text += str(operand.value)
         return text + ";"
@@ -272,6 +281,20 @@ class Assembly:
         constraint = "r" if operand.space in ("shared", "tmem") else "l"
         register = block.input(f'"{constraint}"({self.scalars.text(base)})')
         return f"[{register}+{offset}]" if offset else f"[{register}]"
+
+    def _tensor_box(self, operand: family.TensorBox, block: _Block) -> str:
+        map_ = operand.map
+        if isinstance(map_, TensorMapSpec):
+            address = f"(u64)&{self._map_name(map_)}"
+        else:
+            address = self.scalars.text(map_)
+        register = block.input(f'"l"({address})')
+        coords = [block.input(f'"r"({self.scalars.text(c)})') for c in operand.coords]
+        return f"[{register}, {{{', '.join(coords)}}}]"
+
+    def _map_name(self, spec: TensorMapSpec) -> str:
+        """The kernel's parameter for a map; equal specs are one."""
+        return self.tensor_maps.setdefault(spec, f"tj_map{len(self.tensor_maps)}")
 
     def _predicate_in(self, block: _Block, text: str) -> str:
         name = block.register("pred", "p")

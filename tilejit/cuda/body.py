@@ -253,7 +253,10 @@ class Body:
         for step in steps:
             if isinstance(step, Issue):
                 issue(step)
+            elif isinstance(step, Let) and step.value is None:
+                self.writer.line(f"{cxx.type_name(step.var.type)} {self.names[step.var.name]};")
             elif isinstance(step, Let):
+                assert step.value is not None
                 if self.registers.recording and _touches_no_register(step.value):
                     continue
                 piece = self.scalars.piece(step.value)

@@ -215,6 +215,26 @@ _TEXTS: dict[str, tuple[str, tuple[str, ...]]] = {
         'selp.b32 %0, 1, 0, p;}" : "=r"(d)); return d != 0; }',
         (),
     ),
+    "tj_mapa": (
+        f'{_HEAD} u32 tj_mapa(u32 a, u32 rank) {{ u32 d; asm("mapa.shared::cluster.u32 %0, %1, %2;" : '
+        '"=r"(d) : "r"(a), "r"(rank)); return d; }',
+        (),
+    ),
+    # The barrier word lies 4 bytes into what the driver gives a cooperative launch (environment
+    # registers 1 and 2). One CTA adds what makes the sum of all CTAs flip the top bit.
+    "tj_grid_sync": (
+        f"{_HEAD} void tj_grid_sync() {{ __syncthreads(); "
+        "if (threadIdx.x + threadIdx.y + threadIdx.z == 0) { u32 high, low, old, now; "
+        'asm("mov.u32 %0, %%envreg1;" : "=r"(high)); asm("mov.u32 %0, %%envreg2;" : "=r"(low)); '
+        "u64 word = ((u64)high << 32 | low) + 4; "
+        "u32 step = blockIdx.x + blockIdx.y + blockIdx.z ? 1u : "
+        "0x80000000u - (gridDim.x * gridDim.y * gridDim.z - 1); "
+        'asm volatile("atom.add.release.gpu.u32 %0, [%1], %2;" : "=r"(old) : "l"(word), "r"(step) : '
+        '"memory"); '
+        'do asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(now) : "l"(word) : "memory"); '
+        "while (!((old ^ now) >> 31)); } __syncthreads(); }",
+        (),
+    ),
 }  # fmt: skip
 
 

@@ -47,6 +47,13 @@ def expression(scalars: Scalars, e: nodes.Call) -> Piece:
         return Piece(
             f"__ballot_sync({_LANES}, {scalars.text(e.args[0])})", ranges.full(dtypes.uint32)
         )
+    if e.op == "cuda.map_shared_rank":
+        near, rank = (scalars.text(a) for a in e.args)
+        text = f"{scalars.helpers.use('tj_mapa')}({near}, (u32){rank})"
+        return Piece(text, ranges.full(dtypes.uint32))
+    if e.op == "cuda.generic_address":
+        text = f"(u64)__cvta_shared_to_generic({scalars.text(e.args[0])})"
+        return Piece(text, ranges.full(dtypes.uint64))
     raise unsupported(f"operation {e.op} has no value", e.span)
 
 
@@ -114,9 +121,12 @@ def statement(scalars: Scalars, writer: Writer, e: nodes.Call) -> None:
     fixed = _FIXED.get(e.op)
     if fixed is not None:
         writer.line(fixed)
-    elif e.op == "cuda.named_barrier_sync":
-        barrier, threads = (_static_int(a) for a in e.args)
-        writer.line(f'asm volatile("bar.sync {barrier}, {threads};" ::: "memory");')
+    elif e.op in ("cuda.named_barrier_sync", "cuda.named_barrier_arrive"):
+        writer.line(_named_barrier(scalars, e.op.rpartition("_")[2], e))
+    elif e.op in _MBARRIER_WAITS:
+        writer.line(_mbarrier_wait(scalars, e))
+    elif e.op == "cuda.grid_sync":
+        writer.line(f"{scalars.helpers.use('tj_grid_sync')}();")
     else:
         effect = _EFFECTS.get(e.op)
         if effect is None:
@@ -131,9 +141,37 @@ _FIXED = {
     "cuda.cta_sync": "__syncthreads();",
     "cuda.cluster_sync": 'asm volatile("barrier.cluster.arrive.release.aligned; '
     'barrier.cluster.wait.acquire.aligned;" ::: "memory");',
+    "cuda.cluster_arrive": 'asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");',
+    "cuda.cluster_wait": 'asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");',
     "cuda.fence_cta": 'asm volatile("fence.acq_rel.cta;" ::: "memory");',
     "cuda.fence_gpu": 'asm volatile("fence.acq_rel.gpu;" ::: "memory");',
 }
+
+
+_MBARRIER_WAITS = {
+    "cuda.mbarrier_wait": "",
+    "cuda.mbarrier_wait_acquire_cluster": ".acquire.cluster",
+}
+"""The scope that each names in its instruction."""
+
+
+def _named_barrier(scalars: Scalars, action: str, e: nodes.Call) -> str:
+    barrier, threads = scalars.piece(e.args[0]), _static_int(e.args[1])
+    known = barrier.interval.value if barrier.interval is not None else None
+    if known is not None:
+        return f'asm volatile("bar.{action} {known}, {threads};" ::: "memory");'
+    return f'asm volatile("bar.{action} %0, {threads};" :: "r"({barrier.text}) : "memory");'
+
+
+def _mbarrier_wait(scalars: Scalars, e: nodes.Call) -> str:
+    """A loop in the instruction stream: the instruction may give up before the phase completes."""
+    name = "try_wait" if TARGETS[scalars.known.target].sm >= 90 else "test_wait"
+    space = ".shared::cta" if name == "try_wait" else ".shared"
+    address, phase = (scalars.text(a) for a in e.args)
+    return (
+        f'asm volatile("{{.reg .pred p; WAIT: mbarrier.{name}.parity{_MBARRIER_WAITS[e.op]}{space}.b64 '
+        f'p, [%0], %1; @!p bra WAIT;}}" :: "r"({address}), "r"({phase}) : "memory");'
+    )
 
 
 def _static_int(e: nodes.Expr) -> int:

@@ -4,7 +4,7 @@ Two passes over the body: the first records how register tiles are accessed, the
 The text depends on the function and its steps only. Compile it with ``runtime.nvrtc``, whose options
 (no contraction of multiply and add, IEEE division) it relies on.
 
-Not here: launching, tensor maps.
+Not here: launching, encoding tensor maps.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from tilejit.cuda.registers import Registers
 from tilejit.cuda.scalars import hardware_name
 from tilejit.cuda.writer import Names, Writer, identifier
 from tilejit.ir import nodes, walk
+from tilejit.ir.tensor_map import MAP_ALIGN_BYTES, MAP_BYTES, TensorMapSpec
 from tilejit.tile.family import Issue, Variable
 from tilejit.tile.family import Registers as RegisterGroup
 
@@ -28,7 +29,8 @@ class Source:
     ``entry``: the kernel's symbol. ``params``: names in launch order; a buffer is a 64-bit address, a
     scalar its dtype (float16 and bfloat16 as 16 bits). ``dynamic_smem_bytes``: what the launch must
     provide. ``line_files``: files that ``#line`` directives name, in order of appearance.
-    ``max_registers``: the per-thread cap the text itself asks for, if any.
+    ``max_registers``: the per-thread cap the text itself asks for, if any. ``tensor_maps``: parameters
+    behind ``params``, each a map of 128 bytes that the launch encodes.
     """
 
     text: str
@@ -37,8 +39,10 @@ class Source:
     dynamic_smem_bytes: int
     line_files: tuple[str, ...]
     max_registers: int | None = None
+    tensor_maps: tuple[TensorMapSpec, ...] = ()
 
 
+_MAP_TYPE = f"struct alignas({MAP_ALIGN_BYTES}) tj_tensor_map {{ u8 opaque[{MAP_BYTES}]; }};"
 _ROLE_MNEMONICS = frozenset({"wgmma", "setmaxnreg", "tcgen05"})
 
 
@@ -100,6 +104,7 @@ def _assemble(body: Body, function: nodes.Function, assigned: frozenset[str]) ->
         *cxx.PRELUDE,
         *body.helpers.lines(),
         *body.memory.declare_arena(),
+        *([_MAP_TYPE] if body.assembly.tensor_maps else []),
         f'extern "C" __global__ void {_bounds(function.launch)}',
         f"{entry}({_parameters(body, function, assigned)}) {{",
         *(f"  {line}" for line in _entry_lines(body, function)),
@@ -114,6 +119,7 @@ def _assemble(body: Body, function: nodes.Function, assigned: frozenset[str]) ->
         max(body.memory.shared_bytes, function.launch.dynamic_smem_bytes or 0),
         tuple(body.writer.files),
         function.launch.max_registers_per_thread,
+        tuple(body.assembly.tensor_maps),
     )
 
 
@@ -139,6 +145,9 @@ def _parameters(body: Body, function: nodes.Function, assigned: frozenset[str]) 
         else:
             const = "" if var.name in assigned else "const "
             texts.append(f"{const}{cxx.type_name(var.type)} {name}")
+    for name in body.assembly.tensor_maps.values():
+        # In constant memory and never copied: the accelerator reads a map by its address.
+        texts.append(f"const __grid_constant__ tj_tensor_map {name}")
     return ", ".join(texts)
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from tilejit.families import (
     atom_red,
     cp_async,
+    cp_async_bulk,
+    cp_async_bulk_tensor,
     ewise,
     ld_st,
     ldmatrix_stmatrix,
@@ -16,7 +18,9 @@ from tilejit.families import (
     mma_sync,
     prefetch_policy,
     registers,
+    st_async,
     sync,
+    wgmma,
 )
 from tilejit.tile.family import FamilyIndex
 
@@ -32,7 +36,11 @@ FAMILIES: FamilyIndex = {
         atom_red,
         mma_sync,
         cp_async,
+        cp_async_bulk,
+        st_async,
+        cp_async_bulk_tensor,
         ldmatrix_stmatrix,
+        wgmma,
     )
 }
 """Every family that the checker, the emitter and the simulator know."""

@@ -19,7 +19,7 @@ from tilejit.ir import nodes
 from tilejit.ptx import types
 from tilejit.ptx.forms import Form, OperandSpec
 from tilejit.sim.numeric import mma as numeric
-from tilejit.tile import contracts, raw
+from tilejit.tile import contracts, matrices, raw
 from tilejit.tile.affine import IntArray
 from tilejit.tile.call import ScalarOperand, TensorOperand, TileCall
 from tilejit.tile.family import BitArray, Family, Issue, Machine, Registers, Step, Value
@@ -43,8 +43,6 @@ CONTRACT = "docs/contract/mma_sync.md"
 # f16 accumulator's atom is (16, 4).
 
 NAMES = ("D", "A", "B", "C")
-REPEATS = (("M", "N"), ("M", "K"), ("N", "K"), ("M", "N"))
-"""The repeat axes of each operand, after its batch axes."""
 
 
 class Fragments(NamedTuple):
@@ -110,7 +108,7 @@ def check(call: TileCall, report: Report) -> None:
     walks: list[Walk | None] = []
     for position, fragment in enumerate((d, a, b, d)):
         walks.append(_check_operand(call, form, position, fragment, report))
-    _check_repeats(call, walks, report)
+    matrices.repeats_agree(call, zip(NAMES, walks), report)
     if not report.failed:
         _check_sources(call, walks, report)
 
@@ -134,10 +132,9 @@ def _check_operand(
         )
         return None
     laid = laid_fragment(call, operand, fragment, report, written=position == 0)
-    if laid is None or len(laid.repeat) >= 2:
-        return laid
-    _report_axes(call, operand, position, laid, report)
-    return None
+    if laid is None:
+        return None
+    return laid if matrices.has_axes(call, NAMES[position], laid, report) else None
 
 
 def _element_text(form: Form, spec: OperandSpec, position: int) -> str:
@@ -181,57 +178,6 @@ def _check_scalar(
 
 def _is_float_literal(expr: nodes.Expr) -> bool:
     return isinstance(expr, nodes.Const) and isinstance(expr.value, float)
-
-
-def _report_axes(
-    call: TileCall, operand: TensorOperand, position: int, laid: Walk, report: Report
-) -> None:
-    first, second = REPEATS[position]
-    ones = ", ".join("1" for _ in range(2 - len(laid.repeat)))
-    rest = ", ".join(map(str, (*laid.repeat, *laid.atom)))
-    before = "".join(f"{e}, " for e in operand.extents[: laid.prefix])
-    report.error(
-        "mma_sync/repeat-axes",
-        f"{operand.name} ({NAMES[position]}) has {len(laid.repeat)} axes before its atom "
-        f"{laid.atom}, expected {first}_repeat and {second}_repeat: its shape is {operand.extents}",
-        span=operand.span,
-        declared=operand.declared(),
-        contract=f"{CONTRACT}: D, C (M, N, …), A (M, K, …), B (N, K, …)",
-        help=f".view({before}{ones}, {rest}) adds repeats of 1",
-    )
-
-
-def _check_repeats(call: TileCall, walks: list[Walk | None], report: Report) -> None:
-    """One extent per axis name, and the same batch axes on every operand."""
-    known: dict[str, tuple[int, Walk, str]] = {}
-    batch: tuple[tuple[int, ...], Walk, str] | None = None
-    for name, axes, walk in zip(NAMES, REPEATS, walks):
-        if walk is None:
-            continue
-        for axis, extent in zip(axes, walk.repeat[-2:]):
-            first = known.setdefault(axis, (extent, walk, name))
-            if first[0] != extent:
-                _report_extent(f"{axis}_repeat", (extent, walk, name), first, report)
-        batch = batch or (walk.repeat[:-2], walk, name)
-        if batch[0] != walk.repeat[:-2]:
-            _report_extent("batch axes", (walk.repeat[:-2], walk, name), batch, report)
-
-
-def _report_extent(
-    what: str,
-    found: tuple[int | tuple[int, ...], Walk, str],
-    first: tuple[int | tuple[int, ...], Walk, str],
-    report: Report,
-) -> None:
-    operand, other = found[1].operand, first[1].operand
-    report.error(
-        "mma_sync/repeats",
-        f"{operand.name} ({found[2]}) has {what} {found[0]}, {other.name} ({first[2]}) has {first[0]}",
-        span=operand.span,
-        declared=operand.declared(),
-        contract=f"{CONTRACT}: matching batch and M/N/K repeat extents",
-        help="axes after the group: D, C (…, M, N, m, n), A (…, M, K, m, k), B (…, N, K, n, k)",
-    )
 
 
 def _check_sources(call: TileCall, walks: list[Walk | None], report: Report) -> None:

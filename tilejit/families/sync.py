@@ -1,6 +1,7 @@
-"""Raw warp communication: shuffles, votes, matches, reductions, election.
+"""Raw warp communication: shuffles, votes, matches, reductions, election; addresses in a cluster;
+fences of the asynchronous proxy and of mbarriers.
 
-Barriers, fences and launch control belong to the simulated machine itself (threads wait there);
+Barriers, other fences and launch control belong to the simulated machine itself (threads wait there);
 asked to execute one here, it is reported as not modelled. Not here: spellings (``ptx.tables.sync``).
 """
 
@@ -15,6 +16,9 @@ from tilejit.tile.family import BitArray, Issue, Machine
 from tilejit.tile.raw_only import raw_family
 
 LANES = 32
+RANK_SHIFT = 24
+RANK_MASK = 0xFF << RANK_SHIFT
+"""Where a shared address holds the CTA's rank in its cluster (``Machine``)."""
 
 Lanes = npt.NDArray[np.generic]
 
@@ -24,7 +28,7 @@ def execute(issue: Issue, machine: Machine) -> None:
     form = issue.form
     handlers: dict[str, Callable[[Issue, Machine], None]] = {
         "shfl": _shuffle, "vote": _vote, "match": _match, "redux": _reduce, "elect": _elect,
-        "activemask": _active_mask,
+        "activemask": _active_mask, "mapa": _map_address, "getctarank": _rank_of, "fence": _fence,
     }  # fmt: skip
     handler = handlers.get(form.mnemonic)
     if handler is None:
@@ -176,10 +180,37 @@ def _elect(issue: Issue, machine: Machine) -> None:
     _write(issue, machine, np.broadcast_to(leader.astype(np.uint32), mask.shape), chosen)
 
 
+def _map_address(issue: Issue, machine: Machine) -> None:
+    """The same offset in the window of another CTA; a generic address stays one."""
+    address, rank = _sources(issue, machine)
+    within = address.astype(np.uint64) & ~np.uint64(RANK_MASK)
+    mapped = within | rank.astype(np.uint64) << np.uint64(RANK_SHIFT)
+    _write(issue, machine, mapped.astype(address.dtype))
+
+
+def _rank_of(issue: Issue, machine: Machine) -> None:
+    (address,) = _sources(issue, machine)
+    rank = (address.astype(np.uint64) & np.uint64(RANK_MASK)) >> np.uint64(RANK_SHIFT)
+    _write(issue, machine, rank.astype(np.uint32))
+
+
+def _fence(issue: Issue, machine: Machine) -> None:
+    """``fence.proxy.async`` in a space, ``fence.mbarrier_init``."""
+    match issue.form.modifiers:
+        case ("mbarrier_init", *_):
+            machine.publish_barriers()
+        case ("proxy", "async"):
+            machine.proxy_fence("")
+        case ("proxy", "async", ("global" | "shared::cta" | "shared::cluster") as space):
+            machine.proxy_fence(space)
+        case _:
+            machine.unsimulated(issue.form.spelling)
+
+
 def _active_mask(issue: Issue, machine: Machine) -> None:
     _write(issue, machine, _packed(machine.active()))
 
 
 FAMILY = raw_family(
-    "sync", "docs/contract/raw.md", execute, "all but barrier arrive, bar.red and mapa"
+    "sync", "docs/contract/raw.md", execute, "all but barriers that lanes of a warp join one by one"
 )

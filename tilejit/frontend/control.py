@@ -317,17 +317,24 @@ def _bounds(lw: Lowering, source: RangeLoop, node: ast.For) -> tuple[Any, Any, A
 
 def _trip_count(lw: Lowering, start: Any, stop: Any, step: Any) -> Any:
     """Rounds of a range whose step is a run-time value; a zero step fails an assertion."""
-    nonzero = operators.binary(lw, "ne", step, 0)
-    message = ir.Text("the step of a range cannot be 0")
-    lw.emit(
-        ir.Evaluate(ir.Call("device_assert", (nonzero, message), span=lw.here()), span=lw.here())
-    )
+    if not _counts_ctas_or_threads(step):
+        nonzero = operators.binary(lw, "ne", step, 0)
+        check = ir.Call(
+            "device_assert", (nonzero, ir.Text("the step of a range cannot be 0")), span=lw.here()
+        )
+        lw.emit(ir.Evaluate(check, span=lw.here()))
     distance = operators.binary(lw, "sub", stop, start)
     # Python's length of a range, for both signs of the step: -(-distance // step), at least 0.
     negated = operators.unary(lw, "neg", distance)
     count = operators.unary(lw, "neg", operators.binary(lw, "floordiv", negated, step))
     zero = operators.const(lw, 0, dtype_of(start))
     return lw.declare("rounds", build.maximum(count, zero, span=lw.here()))
+
+
+def _counts_ctas_or_threads(value: Any) -> bool:
+    """Is it an extent of the launch, which is never 0?"""
+    name = value.name if isinstance(value, ir.HardwareId) else ""
+    return name.partition(".")[0] in ("ntid", "nctaid", "cluster_nctaid", "nclusterid")
 
 
 def run_while(lw: Lowering, node: ast.While) -> Flow:

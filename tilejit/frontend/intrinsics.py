@@ -43,6 +43,7 @@ from tilejit.ptx.instruction import (
     Sink,
     as_instruction,
 )
+from tilejit.target import Target
 
 Handler = Callable[[Lowering, list[Any], dict[str, Any]], Any]
 SCOPES = ("thread", "warp", "warpgroup", "cta", "cluster")
@@ -92,6 +93,7 @@ def _operation(op: Op) -> Callable[..., Any]:
             result = ir.ScalarType(dtypes.dtype(_name(op.result)))
         call = ir.Call(op.name, tuple(operands), result, span=lw.here())
         if op.effect == "pure":
+            _require_target(lw, op)
             return call
         if op.result == "void":
             lw.emit(ir.Evaluate(call, span=lw.here()))
@@ -100,6 +102,15 @@ def _operation(op: Op) -> Callable[..., Any]:
         return lw.declare(lw.hint or op.name.split(".")[-1], call)
 
     return meaning
+
+
+def _require_target(lw: Lowering, op: Op) -> None:
+    """Values are not looked at again by the checker, calls made for their effect are."""
+    target = lw.signature.target
+    if op.min_target != "sm_75" and not Target.parse(target).supports(op.min_target):
+        lw.refuse(
+            "target", f"{op.name} needs {op.min_target}, this kernel is compiled for {target}"
+        )
 
 
 def _name(result: str) -> str:
@@ -125,6 +136,8 @@ def _operand(lw: Lowering, op: Op, value: Any, word: str, common: DType | None) 
         return ir.Text(value)
     if word == "bool":
         return operators.typed(lw, operators.truth(lw, value))
+    if word == "shared":
+        return _shared_address(lw, op, value)
     if not (is_scalar(value) or is_number(value)):
         lw.refuse("type", f"{op.name} takes scalars, got {describe(value)}")
     if not word.startswith("T:"):
@@ -143,6 +156,15 @@ def _operand(lw: Lowering, op: Op, value: Any, word: str, common: DType | None) 
     if kind == "int" and not dtype.is_integer:
         lw.refuse("type", f"{op.name} takes integers, got {dtype}")
     return operand
+
+
+def _shared_address(lw: Lowering, op: Op, value: Any) -> Any:
+    if is_scalar(value) and value.type in (ir.PointerType("shared"), ir.UINT32):
+        return value
+    lw.refuse(
+        "type", f"{op.name} takes an address in shared memory, got {describe(value)}",
+        help="buffer.ptr_to([…]) of a T.alloc_shared buffer",
+    )  # fmt: skip
 
 
 def _static_int(lw: Lowering, op: Op, value: Any) -> ir.Const:
@@ -333,39 +355,28 @@ def _id(name: str) -> Callable[..., Any]:
     return meaning
 
 
-def _named_barrier_sync(lw: Lowering, barrier_id: Any, threads: Any) -> None:
-    if isinstance(barrier_id, int) and not 0 <= barrier_id <= 15:
-        lw.refuse(
-            "barrier", f"barrier_id is {barrier_id}, expected 0 to 15: a CTA has 16 named barriers",
-            help="T.cuda.cta_sync() uses barrier 0",
-        )  # fmt: skip
-    if isinstance(threads, int) and (threads <= 0 or threads % 32):
-        lw.refuse(
-            "barrier", f"barrier {barrier_id} counts {threads} threads, expected a multiple of 32: "
-            "a barrier counts whole warps",
-        )  # fmt: skip
-    _operation(OPS["cuda.named_barrier_sync"])(lw, barrier_id, threads)
+def _named_barrier(op: Op) -> Callable[..., Any]:
+    def meaning(lw: Lowering, barrier_id: Any, threads: Any) -> None:
+        if isinstance(barrier_id, int) and not 0 <= barrier_id <= 15:
+            lw.refuse(
+                "barrier", f"barrier_id is {barrier_id}, expected 0 to 15: a CTA has 16 named "
+                "barriers", help="T.cuda.cta_sync() uses barrier 0",
+            )  # fmt: skip
+        if isinstance(threads, int) and (threads <= 0 or threads % 32):
+            lw.refuse(
+                "barrier", f"barrier {describe(barrier_id)} counts {threads} threads, expected a "
+                "multiple of 32: a barrier counts whole warps",
+            )  # fmt: skip
+        _operation(op)(lw, barrier_id, threads)
+
+    return meaning
+
+
+_named_barrier_sync = _named_barrier(OPS["cuda.named_barrier_sync"])
 
 
 def _warpgroup_sync(lw: Lowering, barrier_id: Any) -> None:
     _named_barrier_sync(lw, barrier_id, 128)
-
-
-def _mbarrier_wait(lw: Lowering, mbar: Any, phase: Any) -> None:
-    """Retry ``try_wait`` until the phase completes: the instruction may give up early."""
-    address = lw.keep(mbar, "mbar")
-    parity = lw.keep(operators.cast(lw, phase, dtypes.uint32), "parity")
-    done = lw.fresh("done", ir.BOOL)
-    lw.mutable.add(done.name)
-    name = as_instruction(Instruction("mbarrier.try_wait.parity.shared.b64")).spelling
-    args = (ir.Text(name), ir.Tuple((done, address, parity)), ir.Tuple(()))
-    here = lw.here()
-    body = (
-        ir.Declare(done, None, span=here),
-        ir.Evaluate(ir.Call("ptx", args, span=here), span=here),
-        ir.If(done, (ir.Break(span=here),), (), span=here),
-    )
-    lw.emit(ir.While(body, span=here))
 
 
 # --- tile instructions
@@ -598,7 +609,9 @@ _MATH = (
 )  # fmt: skip
 _CUDA = (
     "shfl_idx", "shfl_xor", "shfl_up", "shfl_down", "all_sync", "any_sync", "ballot_sync",
-    "elect_sync", "warp_sync", "cta_sync", "cluster_sync", "fence_cta", "fence_gpu",
+    "elect_sync", "warp_sync", "cta_sync", "cluster_sync", "cluster_arrive", "cluster_wait",
+    "grid_sync", "mbarrier_wait", "mbarrier_wait_acquire_cluster", "map_shared_rank",
+    "fence_cta", "fence_gpu",
 )  # fmt: skip
 _AXIS_IDS = {
     "thread_idx": "tid", "block_idx": "ctaid", "block_dim": "ntid", "grid_dim": "nctaid",
@@ -637,7 +650,7 @@ def _build_table() -> dict[Any, Handler]:
     rows += [
         (cuda, "T.cuda", "named_barrier_sync", _named_barrier_sync),
         (cuda, "T.cuda", "warpgroup_sync", _warpgroup_sync),
-        (cuda, "T.cuda", "mbarrier_wait", _mbarrier_wait),
+        (cuda, "T.cuda", "named_barrier_arrive", _named_barrier(OPS["cuda.named_barrier_arrive"])),
         (tile, "T.cuda.tile", "apply", _apply),
         (tile, "T.cuda.tile", "ewise", _ewise),
     ]

@@ -27,6 +27,7 @@ from tilejit.frontend.shapes import Shape
 from tilejit.frontend.source import Source
 from tilejit.frontend.values import is_scalar, map_leaves, subexpressions
 from tilejit.ir import nodes as ir
+from tilejit.ir.linear import linear, total
 from tilejit.ir.signature import Signature
 
 Key: TypeAlias = tuple[Any, ...]
@@ -291,7 +292,7 @@ class Lowering:
         if is_scalar(leaf):
             return leaf if self.is_stable(leaf) else self.declare(name, leaf)
         if isinstance(leaf, ir.View) and not self.is_stable(leaf):
-            offset = self._keep_leaf(leaf.offset_elems, f"{name}_offset")
+            offset = self._keep_index(leaf.offset_elems, f"{name}_offset")
             strides = tuple(
                 (d, self._keep_leaf(s, f"{name}_stride")) for d, s in leaf.dynamic_strides
             )
@@ -303,6 +304,13 @@ class Lowering:
             view = self._keep_leaf(leaf.view, name)
             return ir.Region(view, starts, leaf.extents, span=leaf.span)
         return leaf
+
+    def _keep_index(self, index: ir.Expr, name: str) -> ir.Expr:
+        """``_keep_leaf`` that leaves factors in sight: what divides the index is known afterwards, too."""
+        if self.is_stable(index):
+            return index
+        terms, constant = linear(index)
+        return total({self._keep_leaf(t, name): f for t, f in terms.items()}, constant)
 
     # --- decisions
 

@@ -16,7 +16,8 @@ Effect = Literal["pure", "convergent", "barrier", "effect"]
 class Op:
     """``args`` name and constrain the operands; ``result`` is a dtype name, ``T`` (the type of
     the operands marked ``T``) or ``void``. Constraint words: ``T:float``, ``T:int``, ``T:any``
-    (all the same type T), a dtype name, ``text``, ``static``, ``any`` (any scalar), ``...`` (more).
+    (all the same type T), a dtype name, ``shared`` (a shared pointer, or a uint32 that is a shared
+    address), ``text``, ``static``, ``any`` (any scalar), ``...`` (more). ``min_target`` as of forms.
     """
 
     name: str
@@ -24,6 +25,7 @@ class Op:
     result: str
     effect: Effect
     doc: str
+    min_target: str = "sm_75"
 
 
 def _math(name: str, doc: str, arity: int = 1) -> Op:
@@ -62,8 +64,16 @@ _ROWS: tuple[Op, ...] = (
     Op("cuda.elect_sync", (), "bool", "convergent", "True in exactly one lane of the warp."),
     Op("cuda.warp_sync", (), "void", "barrier", "Joins the 32 lanes of a warp and orders their memory."),
     Op("cuda.cta_sync", (), "void", "barrier", "Joins all threads of the CTA and orders their memory."),
-    Op("cuda.named_barrier_sync", ("static", "static"), "void", "barrier", "bar.sync id, threads."),
-    Op("cuda.cluster_sync", (), "void", "barrier", "Joins all threads of the cluster."),
+    Op("cuda.named_barrier_sync", ("int32", "static"), "void", "barrier", "bar.sync id, threads."),
+    Op("cuda.named_barrier_arrive", ("int32", "static"), "void", "barrier", "bar.arrive id, threads."),
+    Op("cuda.cluster_sync", (), "void", "barrier", "Joins all threads of the cluster.", "sm_90"),
+    Op("cuda.cluster_arrive", (), "void", "barrier", "The first half of cluster_sync: releases.", "sm_90"),
+    Op("cuda.cluster_wait", (), "void", "barrier", "The second half of cluster_sync: acquires.", "sm_90"),
+    Op("cuda.grid_sync", (), "void", "barrier", "Joins all threads of a cooperative launch."),
+    Op("cuda.mbarrier_wait", ("shared", "uint32"), "void", "barrier", "Waits for the phase of parity `b`; acquires for the CTA.", "sm_80"),
+    Op("cuda.mbarrier_wait_acquire_cluster", ("shared", "uint32"), "void", "barrier", "Waits for the phase of parity `b`; acquires for the cluster.", "sm_90"),
+    Op("cuda.map_shared_rank", ("shared", "int32"), "uint32", "pure", "The address in the CTA of rank `b` that corresponds to a shared one.", "sm_90"),
+    Op("cuda.generic_address", ("shared",), "uint64", "pure", "The generic address of a shared one."),
     Op("cuda.fence_cta", (), "void", "effect", "fence.acq_rel.cta"),
     Op("cuda.fence_gpu", (), "void", "effect", "fence.acq_rel.gpu"),
     Op("print", ("text", "..."), "void", "effect", "Prints from every executing thread, {} holes."),

@@ -22,13 +22,13 @@ _CLASSES: dict[str, type[Any]] = {kind.__name__: kind for kind in NODE_TYPES}
 
 def to_json(function: nodes.Function) -> str:
     """One line of JSON text, without spans."""
-    return json.dumps(_encode(function), separators=(",", ":"))
+    return json.dumps(encode(function), separators=(",", ":"))
 
 
 def from_json(text: str) -> nodes.Function:
     """The function in ``text``; ``ValueError`` for text that does not hold one."""
     try:
-        result = _decode(json.loads(text))
+        result = decode(json.loads(text))
     except (TypeError, KeyError, layout.LayoutError) as error:
         raise ValueError(f"the JSON text does not hold a function: {error}") from error
     if not isinstance(result, nodes.Function):
@@ -36,20 +36,21 @@ def from_json(text: str) -> nodes.Function:
     return result
 
 
-def _encode(value: Any) -> Any:
+def encode(value: Any) -> Any:
+    """A value of the IR in JSON's terms."""
     if isinstance(value, float) and not math.isfinite(value):
         return {"float": str(value)}
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, tuple):
-        return [_encode(item) for item in value]
+        return [encode(item) for item in value]
     if isinstance(value, DType):
         return {"dtype": value.name}
     if isinstance(value, layout.TileLayout | layout.ComposeLayout):
         return {"layout": layout.render(value)}
     if type(value) in NODE_TYPES:
         fields = {
-            f.name: _encode(getattr(value, f.name))
+            f.name: encode(getattr(value, f.name))
             for f in dataclasses.fields(value)
             if f.init and f.name != "span"
         }
@@ -64,9 +65,10 @@ _SPECIAL: dict[str, Callable[[str], Any]] = {
 }
 
 
-def _decode(value: Any) -> Any:
+def decode(value: Any) -> Any:
+    """The inverse of ``encode``."""
     if isinstance(value, list):
-        return tuple(_decode(item) for item in value)
+        return tuple(decode(item) for item in value)
     if not isinstance(value, dict):
         return value
     if "node" not in value:
@@ -75,4 +77,4 @@ def _decode(value: Any) -> Any:
     kind = _CLASSES.get(value["node"])
     if kind is None:
         raise ValueError(f"no IR node is called {value['node']!r}")
-    return kind(**{name: _decode(item) for name, item in value.items() if name != "node"})
+    return kind(**{name: decode(item) for name, item in value.items() if name != "node"})

@@ -381,6 +381,9 @@ class _Checker:
                 fixed = isinstance(arg, nodes.Static | nodes.Const | nodes.Text)
                 if not fixed:
                     self.fail(f"{where} is not static", e.span)
+            elif word == "shared":
+                if arg.type not in (nodes.PointerType("shared"), nodes.UINT32):
+                    self.fail(f"{where} is {arg.type}, expected a shared address", e.span)
             elif word.startswith("T:"):
                 dtype = self.scalar(arg, where)
                 right = {"float": dtype.is_float, "int": dtype.is_integer, "any": True}[word[2:]]

@@ -20,15 +20,12 @@ from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 
 from tilejit import T, jit
-from tilejit.kernels import operands, rows
+from tilejit.kernels import operands, products, rows
 from tilejit.kernels.operands import Facts, facts_of
 from tilejit.lib import packed
 
 K_STEP = 16
 """Of one mma.m16n8k16."""
-
-MAX_EXTENT = 1 << 30
-"""Of N and K, which are counted in int32, with room for a tile beyond the last. M has no such limit."""
 
 
 @dataclass(frozen=True)
@@ -226,23 +223,6 @@ def multiply(sums, a, b, dtype: T.constexpr):
 
 
 # --- registers to the result
-
-
-@jit
-def relu(x):
-    """As torch has it: NaN and -0.0 stay what they are."""
-    return 0.0 if x < 0.0 else x
-
-
-@jit
-def gelu(x):
-    """The tanh form."""
-    return 0.5 * x * (1.0 + T.tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)))
-
-
-@jit
-def silu(x):
-    return x / (1.0 + T.exp(-x))
 
 
 @jit
@@ -536,27 +516,6 @@ def _device(index: int) -> Device:
     return Device(found.multi_processor_count, found.shared_memory_per_block_optin + RESERVED_BYTES)
 
 
-_ACTIVATIONS = {"relu": relu, "gelu": gelu, "silu": silu}
-
-
-def _rows_of(what: str, matrix: Facts, k_axis: int) -> tuple[Facts, bool]:
-    """(the matrix or its transpose, such that a row's elements lie side by side; whether its rows run
-    along K)."""
-    other = 1 - k_axis
-    along_k, along_other = (
-        matrix.strides[axis] == 1 or matrix.shape[axis] == 1 for axis in (k_axis, other)
-    )
-    if not (along_k or along_other):
-        raise ValueError(
-            f"neither the rows nor the columns of {what} lie side by side (strides "
-            f"{tuple(matrix.strides)}); call .contiguous()"
-        )
-    k_major = along_k and not (along_other and matrix.shape[k_axis] == 1)
-    if k_major != (k_axis == 1):
-        matrix = matrix._replace(shape=matrix.shape[::-1], strides=matrix.strides[::-1])
-    return matrix, k_major
-
-
 def _vectors_of(matrix: Facts) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Shape and strides of rows of elements as (rows, vectors, elements of a vector); the longest
     vectors up to 16 bytes of which the address, the row and the pitch are multiples."""
@@ -565,43 +524,6 @@ def _vectors_of(matrix: Facts) -> tuple[tuple[int, ...], tuple[int, ...]]:
     together = 16 | matrix.address | row_elems * 2 | pitch * 2
     elems = (together & -together) // 2
     return (row_count, row_elems // elems, elems), (pitch, elems, 1)
-
-
-def _check(a: Facts, b: Facts, bias: Facts | None, out: Facts | None) -> None:
-    """``ValueError`` for what the kernel cannot multiply."""
-    for what, matrix in (("a", a), ("b", b)):
-        if len(matrix.shape) != 2:
-            raise ValueError(f"{what} is a matrix, got shape {tuple(matrix.shape)}")
-    if str(a.dtype) not in ("torch.float16", "torch.bfloat16") or b.dtype != a.dtype:
-        raise ValueError(
-            f"expected a and b of one dtype, float16 or bfloat16, got {a.dtype} and {b.dtype}"
-        )
-    if a.shape[1] != b.shape[0]:
-        raise ValueError(
-            f"expected a (M, K) and b (K, N) with one K, got {tuple(a.shape)} and {tuple(b.shape)}"
-        )
-    if max(b.shape) > MAX_EXTENT:
-        raise ValueError(f"b is {tuple(b.shape)}, expected at most {MAX_EXTENT} either way")
-    operands.same_device(a=a, b=b, bias=bias, out=out)
-    shape = (a.shape[0], b.shape[1])
-    if bias is not None:
-        if bias.shape != shape[1:] or (
-            bias.dtype != a.dtype and str(bias.dtype) != "torch.float32"
-        ):
-            raise ValueError(
-                f"bias is {bias.dtype} of shape {tuple(bias.shape)}, expected {a.dtype} or "
-                f"torch.float32 of shape {shape[1:]}"
-            )
-    if out is None:
-        return
-    if out.shape != shape or out.dtype != a.dtype:
-        raise ValueError(
-            f"out is {out.dtype} of shape {tuple(out.shape)}, expected {a.dtype} of shape {shape}"
-        )
-    if shape[1] > 1 and out.strides[1] != 1:
-        raise ValueError(f"the elements of out's rows lie {out.strides[1]} apart, expected 1")
-    if shape[0] > 1 and out.strides[0] < shape[1]:
-        raise ValueError(f"rows of out overlap: {shape[1]} elements, {out.strides[0]} apart")
 
 
 @dataclass(frozen=True, slots=True)
@@ -619,14 +541,14 @@ class _Call:
 @lru_cache(operands.REMEMBERED)
 def _prepared(a: Facts, b: Facts, bias: Facts | None, out: Facts | None) -> _Call | None:
     """The checked call; None where there is nothing to multiply. Without an ``out``, for a new one."""
-    _check(a, b, bias, out)
+    products.check(a, b, bias, out)
     (m, k), n = a.shape, b.shape[1]
     if m * n * k == 0:
         return None
     if out is None:
         out = Facts((m, n), (n, 1), a.dtype, a.device, 0)
-    a_rows, a_k_major = _rows_of("a", a, 1)
-    b_rows, b_k_major = _rows_of("b", b, 0)
+    a_rows, a_k_major = products.rows_of("a", a, 1)
+    b_rows, b_k_major = products.rows_of("b", b, 0)
     views = a_view, b_view, _ = tuple(map(_vectors_of, (a_rows, b_rows, out)))
     device = _device(a.device.index) if a.device.type == "cuda" else Device()
     plan = plan_matmul(m, n, k, min(a_view[0][2], b_view[0][2]), a_k_major, b_k_major, device)
@@ -654,13 +576,7 @@ def matmul(a, b, *, bias=None, activation=None, out=None):
         None if bias is None else facts_of("bias", bias),
         None if out is None else facts_of("out", out),
     )
-    if isinstance(activation, str):
-        activation = _ACTIVATIONS.get(activation, activation)
-    if not (activation is None or callable(activation)):
-        raise ValueError(
-            f"activation is {activation!r}, expected {', '.join(map(repr, _ACTIVATIONS))}, a "
-            "function or None"
-        )
+    activation = products.activation_of(activation)
     given, shape = out, (a.shape[0], b.shape[1])
     if out is None:
         out = torch.empty(shape, dtype=a.dtype, device=a.device)

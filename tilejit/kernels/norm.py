@@ -1,18 +1,20 @@
-"""RMSNorm and LayerNorm over the rows of a matrix: one read and one write for rows that fit an SM.
+"""RMSNorm and LayerNorm over the rows of a matrix: one read and one write for rows that fit an SM, or the
+SMs of a cluster where there are clusters.
 
 Numerics: everything is float32 until the final rounding. LayerNorm reads the row once: each thread
 sums differences from the mean of its own first vector, and their squares. That vector is one of the
 thread's ``n``, so its distance from the thread's mean is at most ``sqrt(n)`` standard deviations and
 the subtraction of the two sums loses at most a factor ``n``, whatever the data. The lanes of a warp
 and then the warps are merged likewise, relative to the first one's mean, which loses at most a factor
-of how many they are. The order is fixed: results do not depend on timing.
+of how many they are. Where a thread's whole part is in registers, it takes its own mean first, and the
+differences then. The order is fixed: results do not depend on timing.
 """
 
 from __future__ import annotations
 
 from tilejit import T, jit
-from tilejit.kernels import rows
-from tilejit.lib import reduce
+from tilejit.kernels import row_clusters, rows
+from tilejit.lib import cluster_reduce, reduce
 
 INFINITY = float("inf")
 
@@ -96,9 +98,22 @@ def add_lanes(a, b, width: T.constexpr):
 def merge(mean, m2, count, reference, total, width: T.constexpr):
     """(mean, sum of squared differences) of ``width`` lanes' ``total`` elements from every lane's
     own; ``reference`` is one of the means."""
+    first, second = add_lanes(*about(mean, m2, count, reference), width)
+    return settle(first, second, reference, total)
+
+
+@jit
+def about(mean, m2, count, reference):
+    """The sums of the differences of ``count`` elements from ``reference``, and of their squares."""
     difference = mean - reference
     weighted = difference * count
-    first, second = add_lanes(weighted, m2 + difference * weighted, width)
+    return weighted, m2 + difference * weighted
+
+
+@jit
+def settle(first, second, reference, total):
+    """(mean, sum of squared differences from it) of ``total`` elements by their sums ``about``
+    ``reference``."""
     drift = first / max(total, 1.0)
     return reference + drift, centred(second, first, drift)
 
@@ -319,6 +334,168 @@ def norm_rows(
             rows.put_full(x, c, spare, target, t, valid, plan)
 
 
+@jit
+def elements_of_warp(rank, warp, plan: T.constexpr):
+    """How many elements of a row a warp of CTA ``rank`` of the cluster owns, as float32."""
+    if plan.tail_vectors == 0:
+        return T.float32(plan.full_chunks * 32 * plan.vector_elems)
+    tail = min(max(row_clusters.tail_vectors(rank, plan) - warp * 32, 0), 32)
+    return T.cast((plan.full_chunks * 32 + tail) * plan.vector_elems, "float32")
+
+
+@jit
+def moments_of_cluster(
+    x, t, rank, slots, here, free, turn, centered: T.constexpr, plan: T.constexpr
+):
+    """``moments_of_registers`` of a row that a cluster holds: one exchange."""
+    parts = T.alloc_local((plan.partial_sums, 1), "float32", layout="default")
+    if not centered:
+        square = square_in_parts(x, parts)
+        return T.float32(0.0), cluster_reduce.reduce(square, reduce.add, slots, here, free, turn)
+    count = T.float32(plan.full_chunks * plan.vector_elems)
+    if plan.tail_vectors > 0:
+        owns = row_clusters.owns_tail(t, rank, plan)
+        count = T.if_then_else(owns, T.float32(plan.elems_per_thread), count)
+    row_clusters.partial(T.ptx["add.rn.f32"], x, parts)
+    own_mean = rows.fold(T.ptx["add.rn.f32"], parts, parts) / count
+    T.cuda.tile.apply(T.ptx["sub.rn.f32"], x, x, own_mean)
+    if plan.tail_vectors > 0:
+        if not owns:
+            rows.fill(row_clusters.chunk_of(x, plan.full_chunks, plan), 0.0)
+    square = square_in_parts(x, parts)
+
+    pair = T.alloc_local((2,), "float32", layout="default")
+    warp_elems = elements_of_warp(rank, T.cuda.warp_id(), plan)
+    leader = T.cuda.shfl_idx(own_mean, 0)
+    pair[0], pair[1] = merge(own_mean, square, count, leader, warp_elems, 32)
+    cluster_reduce.publish(pair, slots, here, free, turn)
+    cluster_reduce.wait(here, turn)
+    mean, square = merge_slots(slots, plan)
+    return mean - own_mean, square
+
+
+@jit
+def square_in_parts(x, parts):
+    """The sum of x[i]**2; ``parts`` is scratch, as many running sums."""
+    width = parts.shape[0]
+    first = x.sub[0:width]
+    T.cuda.tile.apply(T.ptx["mul.rn.f32"], parts, first, first)
+    for begin in T.unroll(width, x.shape[0], width):
+        some = x.sub[begin : begin + width]
+        T.cuda.tile.apply(T.ptx["fma.rn.f32"], parts, some, some, parts)
+    return rows.fold(T.ptx["add.rn.f32"], parts, parts)
+
+
+@jit
+def merge_slots(slots, plan: T.constexpr):
+    """(mean, sum of squared differences) of the row from those of every warp of the cluster."""
+    each, lanes = cluster_reduce.own_slots(slots)
+    reference = slots[0, 0]
+    first, second = T.float32(0.0), T.float32(0.0)
+    for j in T.unroll(each):
+        slot = T.cuda.lane_id() % lanes + j * lanes
+        warp_elems = elements_of_warp(slot // plan.warps, slot % plan.warps, plan)
+        a, b = about(slots[slot, 0], slots[slot, 1], warp_elems, reference)
+        first, second = first + a, second + b
+    first, second = add_lanes(first, second, lanes)
+    return settle(first, second, reference, T.float32(plan.row_elems))
+
+
+@jit
+def finish_part(
+    x, scale, offset, weighted: T.constexpr, resident, feed, Y, row, t, stage, parity, plan: T.constexpr
+):
+    """Store (x * scale + offset) * weight + bias as this thread's part of row ``row``; ``weighted``: the
+    first parameter is the weight. Returns the next position in the ring."""
+    target = row_clusters.row_of(Y, row, plan)
+    p = T.alloc_local((plan.vector_elems, 1), "float32", layout="default")
+    q = T.alloc_local((plan.vector_elems, 1), "float32", layout="default")
+    count = plan.resident + plan.streamed
+    words = T.alloc_local(
+        (max(1, count), plan.stage_chunks, plan.vector_elems), Y.dtype, layout="default"
+    )
+    result = T.alloc_local((plan.vector_elems,), Y.dtype, layout="default")
+    for part_step in T.unroll(plan.part_steps):
+        for i in T.unroll(plan.streamed):
+            step = plan.part_steps + part_step * plan.streamed + i
+            if step > plan.part_steps:
+                row_clusters.refill_before(feed, stage, parity, row, step, plan)
+            stage, parity = row_clusters.read_step(
+                feed, words.sub[plan.resident + i, :, :], t, stage, parity, step, plan
+            )
+        chunks = plan.chunks_of(part_step)
+        for j in T.unroll(len(chunks)):
+            c = chunks[j]
+            if c < plan.full_chunks or row_clusters.owns_tail(t, feed.rank, plan):
+                for i in T.unroll(plan.resident):
+                    row_clusters.read_resident(
+                        words.sub[i, j, :], c, resident.sub[i, :, :, :], t, plan
+                    )
+                weight_words = words.sub[0, j, :] if weighted else None
+                bias_words = words.sub[count - 1, j, :] if count > int(weighted) else None
+                part = row_clusters.chunk_of(x, c, plan)
+                scale_and_shift(
+                    part, p, q, weight_words, bias_words, None, scale, offset,
+                    weight_words, bias_words,
+                )  # fmt: skip
+                row_clusters.put(part, c, result, target, t, feed.rank, plan)
+    if plan.streamed > 0:
+        row_clusters.refill_before(feed, stage, parity, row, plan.row_steps, plan)
+    return stage, parity
+
+
+@jit
+def norm_clusters(
+    X: T.Tensor((T.dynamic("M"), "N")),
+    Y: T.Tensor((T.dynamic("M"), "N")),
+    W: T.Tensor(("N",)) | None,
+    B: T.Tensor(("N",)) | None,
+    eps: T.float32,
+    centered: T.constexpr,
+    plan: T.constexpr,
+):
+    """``norm_rows`` of long rows: see ``row_clusters``."""
+    M, N = X.shape
+    T.device_entry(
+        launch=T.cuda.LaunchConfig(
+            grid=plan.grid(M),
+            block=plan.threads,
+            cluster=plan.ctas,
+            min_blocks_per_sm=plan.min_blocks,
+        )
+    )
+    parameters = tuple(rows.vectors(p, plan) for p in (W, B) if p is not None)
+    resident, loaded = row_clusters.allocate_resident(plan.resident, plan)
+    stages, full, empty, slots, here, free = row_clusters.allocate(plan, 2 if centered else 1)
+    rank = T.cuda.cluster_cta_rank()
+    t = T.cuda.thread_idx("x")
+    height = T.cast(M, "int32")
+    first_row, stride = T.cuda.cluster_id("x"), T.cuda.num_clusters("x")
+    feed = row_clusters.Feed(X, parameters[plan.resident :], stages, full, empty, rank, stride)
+    row_clusters.begin(feed, first_row, plan)
+    # After the first rows, which are wanted before them.
+    for i in T.unroll(plan.resident):
+        if row_clusters.refills(plan):
+            row_clusters.fetch_resident(resident, loaded, i, parameters[i], rank, plan)
+    T.cuda.cluster_wait()
+    x = T.alloc_local((plan.elems_per_thread, 1), "float32", layout="default")
+    stage, parity, turn = 0, 0, 0
+    for row in range(first_row, height, stride):
+        stage, parity = row_clusters.take(x, feed, t, stage, parity, row, 0.0, plan)
+        mean, square = moments_of_cluster(x, t, rank, slots, here, free, turn, centered, plan)
+        row_clusters.refill_before(feed, stage, parity, row, plan.part_steps, plan)
+        if row + stride < height:
+            cluster_reduce.release(free, row_clusters.BARRIER_ID, plan.threads)
+        turn = turn ^ 1
+        scale = T.rsqrt(square * (1.0 / N) + eps)
+        offset = -(mean * scale) if centered else None
+        if plan.resident > 0:
+            T.cuda.mbarrier_wait(loaded.ptr_to([0]), 0)
+        stage, parity = finish_part(
+            x, scale, offset, W is not None, resident, feed, Y, row, t, stage, parity, plan
+        )
+
+
 def rms_norm(x, weight=None, eps=1e-6, out=None):
     """``x * rsqrt(mean(x², last axis) + eps) * weight`` for (M, N) float32, float16 or bfloat16;
     ``weight`` is (N,) of the same dtype or None. Returns ``out``."""
@@ -335,7 +512,13 @@ def _norm(x, weight, bias, eps, out, *, centered):
 
     if out is None:
         out = torch.empty_like(x)
-    plan = rows.plan_for("layer_norm" if centered else "rms_norm", x, out, weight, bias)
-    if plan is not None:
+    kernel = "layer_norm" if centered else "rms_norm"
+    plan = rows.plan_for(kernel, x, out, weight, bias)
+    if plan is None:
+        return out
+    clusters = row_clusters.plan_for(kernel, x, plan, (weight is not None) + (bias is not None))
+    if clusters is None:
         norm_rows(x, out, weight, bias, eps, centered, plan)
+    else:
+        norm_clusters(x, out, weight, bias, eps, centered, clusters)
     return out

@@ -1,4 +1,5 @@
-"""Softmax over the rows of a matrix: one read and one write of global memory for rows that fit an SM.
+"""Softmax over the rows of a matrix: one read and one write of global memory for rows that fit an SM, or
+the SMs of a cluster where there are clusters.
 
 Numerics: values are widened to float32, exponentials are ``ex2.approx.ftz.f32`` of
 ``(x - max) * log2(e)``, the sum is float32 in a fixed order. A row of only -inf, or with a NaN or
@@ -10,8 +11,8 @@ from __future__ import annotations
 import math
 
 from tilejit import T, jit
-from tilejit.kernels import rows
-from tilejit.lib import reduce
+from tilejit.kernels import row_clusters, rows
+from tilejit.lib import cluster_reduce, reduce
 
 LOG2_E = math.log2(math.e)
 LOWEST = -3.4028234663852886e38
@@ -154,6 +155,71 @@ def result_of(x, top, scale):
     T.cuda.tile.apply(T.ptx["mul.rn.f32"], x, x, scale)
 
 
+@jit
+def softmax_clusters(
+    X: T.Tensor((T.dynamic("M"), "N")),
+    Y: T.Tensor((T.dynamic("M"), "N")),
+    plan: T.constexpr,
+):
+    """Long rows: see ``row_clusters``."""
+    M, N = X.shape
+    T.device_entry(
+        launch=T.cuda.LaunchConfig(
+            grid=plan.grid(M),
+            block=plan.threads,
+            cluster=plan.ctas,
+            min_blocks_per_sm=plan.min_blocks,
+        )
+    )
+    stages, full, empty, slots, here, free = row_clusters.allocate(plan, 2)
+    rank = T.cuda.cluster_cta_rank()
+    t = T.cuda.thread_idx("x")
+    height = T.cast(M, "int32")
+    first_row, stride = T.cuda.cluster_id("x"), T.cuda.num_clusters("x")
+    feed = row_clusters.Feed(X, (), stages, full, empty, rank, stride)
+    row_clusters.begin(feed, first_row, plan)
+    T.cuda.cluster_wait()
+    x = T.alloc_local((plan.elems_per_thread, 1), "float32", layout="default")
+    parts = T.alloc_local((plan.partial_sums, 1), "float32", layout="default")
+    words = T.alloc_local((plan.vector_elems,), X.dtype, layout="default")
+    stage, parity, turn = 0, 0, 0
+    for row in range(first_row, height, stride):
+        stage, parity = row_clusters.take(x, feed, t, stage, parity, row, float("-inf"), plan)
+        row_clusters.partial(T.ptx["max.f32"], x, parts)
+        own_top = max(T.float32(LOWEST), rows.fold(T.ptx["max.f32"], parts, parts))
+        exp2_of_difference(x, own_top)
+        row_clusters.partial(T.ptx["add.rn.f32"], x, parts)
+        total = rows.fold(T.ptx["add.rn.f32"], parts, parts)
+        top, total = combine_cluster(own_top, total, slots, here, free, turn)
+        row_clusters.refill_before(feed, stage, parity, row, plan.part_steps, plan)
+        if row + stride < height:
+            cluster_reduce.release(free, row_clusters.BARRIER_ID, plan.threads)
+        turn = turn ^ 1
+        T.cuda.tile.apply(T.ptx["mul.rn.f32"], x, x, rescale(1.0 / total, own_top, top))
+        row_clusters.put_part(x, words, Y, row, t, rank, plan)
+
+
+@jit
+def combine_cluster(top, total, slots, here, free, turn):
+    """``combine`` over a cluster: one exchange of pairs (maximum, sum relative to it)."""
+    pair = T.alloc_local((2,), "float32", layout="default")
+    pair[0] = reduce.lanes(top, reduce.maximum)
+    pair[1] = reduce.lanes(rescale(total, top, pair[0]), reduce.add)
+    cluster_reduce.publish(pair, slots, here, free, turn)
+    cluster_reduce.wait(here, turn)
+    each, lanes = cluster_reduce.own_slots(slots)
+    first = T.cuda.lane_id() % lanes
+    row_top = slots[first, 0]
+    for j in T.unroll(1, each):
+        row_top = max(row_top, slots[first + j * lanes, 0])
+    row_top = reduce.lanes(row_top, reduce.maximum, lanes)
+    row_total = T.float32(0.0)
+    for j in T.unroll(each):
+        slot = first + j * lanes
+        row_total = row_total + rescale(slots[slot, 1], slots[slot, 0], row_top)
+    return row_top, reduce.lanes(row_total, reduce.add, lanes)
+
+
 def softmax(x, out=None):
     """Softmax over the last axis of a 2-D float32, float16 or bfloat16 tensor (M, N), N ≤ 262144.
 
@@ -164,6 +230,11 @@ def softmax(x, out=None):
     if out is None:
         out = torch.empty_like(x)
     plan = rows.plan_for("softmax", x, out)
-    if plan is not None:
+    if plan is None:
+        return out
+    clusters = row_clusters.plan_for("softmax", x, plan, 0)
+    if clusters is None:
         softmax_rows(x, out, plan)
+    else:
+        softmax_clusters(x, out, clusters)
     return out

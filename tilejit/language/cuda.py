@@ -13,6 +13,9 @@ from tilejit.language.kernel_only import outside_kernel
 from tilejit.language.mma_layouts import ldmatrix_layout as ldmatrix_layout
 from tilejit.language.mma_layouts import mma_fragment_layout as mma_fragment_layout
 from tilejit.language.mma_layouts import mma_shared_layout as mma_shared_layout
+from tilejit.language.mma_layouts import wgmma_fragment_layout as wgmma_fragment_layout
+from tilejit.language.mma_layouts import wgmma_shared_layout as wgmma_shared_layout
+from tilejit.language.mma_layouts import wgmma_words_layout as wgmma_words_layout
 
 Axis = Literal["x", "y", "z"]
 
@@ -112,9 +115,38 @@ def cluster_sync() -> None:
     outside_kernel("T.cuda.cluster_sync")
 
 
-def named_barrier_sync(barrier_id: int, threads: int) -> None:
-    """``bar.sync barrier_id, threads``: ids 0 to 15, threads a multiple of 32."""
+def cluster_arrive() -> None:
+    """The first half of ``cluster_sync``: this thread has arrived, its memory is released.
+
+    What stands between ``cluster_arrive`` and ``cluster_wait`` runs while the others arrive.
+    """
+    outside_kernel("T.cuda.cluster_arrive")
+
+
+def cluster_wait() -> None:
+    """The second half of ``cluster_sync``: wait until all threads of the cluster have arrived."""
+    outside_kernel("T.cuda.cluster_wait")
+
+
+def grid_sync() -> None:
+    """Join all threads of the grid and order their memory; needs ``LaunchConfig(cooperative=True)``."""
+    outside_kernel("T.cuda.grid_sync")
+
+
+def named_barrier_sync(barrier_id: Any, threads: int) -> None:
+    """``bar.sync barrier_id, threads``: ids 0 to 15, threads a multiple of 32.
+
+    The id may be a run-time value that is the same in a warp and provably in range.
+    """
     outside_kernel("T.cuda.named_barrier_sync")
+
+
+def named_barrier_arrive(barrier_id: Any, threads: int) -> None:
+    """``bar.arrive barrier_id, threads``: count as arrived without waiting.
+
+    ``threads`` counts those who arrive and those who wait (``named_barrier_sync``) together.
+    """
+    outside_kernel("T.cuda.named_barrier_arrive")
 
 
 def fence_cta() -> None:
@@ -130,10 +162,25 @@ def fence_gpu() -> None:
 def mbarrier_wait(mbar: Any, phase: Any) -> None:
     """Wait until the phase of parity ``phase`` (0 or 1) of ``mbar`` completes.
 
-    ``mbar`` is a shared pointer (``bar.ptr_to([0])``). Written out as a loop around
-    ``mbarrier.try_wait.parity.shared.b64``; acquires at CTA scope.
+    ``mbar`` is a shared pointer (``bar.ptr_to([0])``), of this CTA. A loop around
+    ``mbarrier.try_wait.parity``; acquires at CTA scope, which also covers the bytes that
+    asynchronous copies have written.
     """
     outside_kernel("T.cuda.mbarrier_wait")
+
+
+def mbarrier_wait_acquire_cluster(mbar: Any, phase: Any) -> None:
+    """``mbarrier_wait`` that acquires at cluster scope: what threads of other CTAs wrote before they
+    arrived is visible."""
+    outside_kernel("T.cuda.mbarrier_wait_acquire_cluster")
+
+
+def map_shared_rank(pointer: Any, rank: Any) -> Any:
+    """The address of the CTA of rank ``rank`` in the cluster that corresponds to ``pointer`` here.
+
+    A uint32, for raw instructions on ``.shared::cluster`` memory (``mapa``).
+    """
+    outside_kernel("T.cuda.map_shared_rank")
 
 
 def shfl_idx(x: Any, lane: Any) -> Any:

@@ -5,7 +5,7 @@ data, and gives the same value inside a kernel (at compile time) and outside. Re
 from the instruction table, so a layout fits every form that ``T.ptx`` knows.
 
 Source: contract "warp matrix multiply-accumulate", "matrix loads and stores"; PTX ISA, fragments of
-mma.m16n8k*. How the layouts fit together: docs/layouts.md. Not here: what the instructions require
+mma.m16n8k* and wgmma.m64nNk*, canonical layouts of matrix descriptors. How the layouts fit together: docs/layouts.md. Not here: what the instructions require
 (families), other layouts (``T.layout``).
 """
 
@@ -94,6 +94,57 @@ def ldmatrix_layout(
     return _repeated(atom, count, repeats, warps, warp_axis)
 
 
+def wgmma_fragment_layout(
+    n: int, repeats: Extents = (1, 1), *, warpgroups: Extents = ()
+) -> TileLayout:
+    """Registers of a ``wgmma`` accumulator in float32 or int32, for ``(*warpgroups, *repeats, 64, n)``.
+
+    A thread's registers follow each other, repeat by repeat, as (n/8, 2 rows 8 apart, 2 adjacent
+    columns). ``repeats`` are (M, N), batch axes in front. ``warpgroups``: the axis that scope="cta"
+    leads with, from the CTA's first warpgroup on; none for scope="warpgroup".
+    """
+    if isinstance(n, bool) or not isinstance(n, int) or n % 8 or not 8 <= n <= 256:
+        raise LayoutError(f"wgmma has 8 to 256 columns in steps of 8, got {n!r}")
+    return _of_warpgroup(
+        (Iter(2, 2), Iter(MATRIX_ROWS, 4, "laneid"), Iter(n // 8, 4), Iter(4, 1, "laneid"), Iter(2, 1)),
+        n // 2, repeats, warpgroups,
+    )  # fmt: skip
+
+
+def wgmma_words_layout(
+    words: int = 8, repeats: Extents = (1, 1), *, warpgroups: Extents = ()
+) -> TileLayout:
+    """Registers of 32-bit words in rows of a ``wgmma`` operand, for ``(*warpgroups, *repeats, 64, words)``.
+
+    A in registers has 8 words in a row whatever its type (``repeats`` (M, K)); an f16 accumulator of
+    n columns has n/2 (``repeats`` (M, N)). A thread's registers follow each other, as (words/4, 2 rows 8
+    apart).
+    """
+    if isinstance(words, bool) or not isinstance(words, int) or words % 4 or not 4 <= words <= 128:
+        raise LayoutError(f"a row of wgmma has 4 to 128 words in steps of 4, got {words!r}")
+    return _of_warpgroup(
+        (Iter(2, 1), Iter(MATRIX_ROWS, 4, "laneid"), Iter(words // 4, 2), Iter(4, 1, "laneid")),
+        words // 2, repeats, warpgroups,
+    )  # fmt: skip
+
+
+def _of_warpgroup(
+    atom: tuple[Iter, ...], registers: int, repeats: Extents, warpgroups: Extents
+) -> TileLayout:
+    """``atom`` of 16 rows in each of a warpgroup's four warps."""
+    owners = row_major(_extents("warpgroups", warpgroups))
+    if owners.size > MAX_WARPS["warpid"] // 4:
+        raise LayoutError(f"{owners.size} warpgroups, expected at most {MAX_WARPS['warpid'] // 4}")
+    outer = row_major(_extents("repeats", repeats))
+    iters = (
+        *(Iter(i.extent, i.stride, "wgid") for i in owners.shard),
+        *(Iter(i.extent, i.stride * registers) for i in outer.shard),
+        Iter(4, 1, "wid_in_wg"),
+        *atom,
+    )
+    return TileLayout(tuple(i for i in iters if i.extent > 1))
+
+
 def _operand_registers(
     instruction: Instruction | PtxPrefix | str, operand: str
 ) -> tuple[int, int, int]:
@@ -173,6 +224,36 @@ def mma_shared_layout(
         return row_major(extents)
     # The bits that count 128-byte lines, or rows where those are longer: 8 rows have 8 of them.
     return ComposeLayout(per_element, length, max(3, width), row_major(extents))
+
+
+def wgmma_shared_layout(
+    shape: Sequence[int], dtype: DType | str, swizzle: int | None = None
+) -> Layout:
+    """A shared tile ``(*stages, rows, columns)`` that matrix descriptors can walk.
+
+    Columns are cut into panels of ``swizzle`` bytes (of 16 for 0, none), which lie one after another,
+    each with its rows one after another: what tensor-map copies of such boxes write. Rows along K are
+    K-major, rows along M or N MN-major (16-bit elements). None takes the widest of 128, 64, 32 and 0 that
+    divides a row.
+    """
+    extents = _extents("extents of a shared tile", shape)
+    chunks, per_element = _row_chunks(extents, dtype)
+    length = (
+        min((chunks & -chunks).bit_length() - 1, 3)
+        if swizzle is None
+        else _swizzle_length(swizzle, chunks)
+    )
+    *stages, rows, columns = extents
+    panel = 1 << length + per_element
+    outer = row_major(tuple(stages))
+    iters = (
+        *(Iter(i.extent, i.stride * rows * columns) for i in (outer.shard if stages else ())),
+        Iter(rows, panel),
+        Iter(columns // panel, rows * panel),
+        Iter(panel, 1),
+    )
+    tile = TileLayout(tuple(i for i in iters if i.extent > 1))
+    return ComposeLayout(per_element, length, 3, tile) if length else tile
 
 
 def _row_chunks(shape: tuple[int, ...], element: DType | str) -> tuple[int, int]:

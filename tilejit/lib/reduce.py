@@ -5,7 +5,7 @@ inside a warp, then the same butterfly over the warps' partial results. Every th
 gets the result. All threads of each warp must call (the shuffles take part in full warps).
 
 ``combine`` is any function of two values: one of the names below, an ``operator`` or a ``@jit`` helper.
-Not here: reductions across CTAs; anything the compiler would choose for you.
+Not here: reductions across CTAs (``lib.cluster_reduce``); anything the compiler would choose for you.
 """
 
 from __future__ import annotations

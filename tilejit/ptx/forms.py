@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 Direction = Literal["r", "w", "rw"]
-OperandKind = Literal["reg", "addr", "imm", "pred"]
+OperandKind = Literal["reg", "addr", "imm", "pred", "map"]
 """``reg``: ``lanes`` registers, in braces when ``braces``. ``addr``: ``[address+imm]`` in
-``space``. ``imm``: an integer literal. ``pred``: a predicate register (a bool value)."""
+``space``. ``imm``: an integer literal. ``pred``: a predicate register (a bool value). ``map``:
+``[address, {registers}]``, a tensor map and ``lanes`` coordinates, the innermost first."""
 
 Effect = Literal[
     "reads_memory", "writes_memory", "barrier", "convergent", "async", "volatile"

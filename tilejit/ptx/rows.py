@@ -16,6 +16,7 @@ Operands, separated by spaces, in PTX order:
     ``=d:b32~``       the sink ``_`` may stand here; with ``*$vec`` in a vector only
     ``=|p:pred``      joined to the operand before it by a bar, ``d|p``
     ``[a:b32*4@global]``  an address; type and lanes are what is accessed
+    ``[map,{2}]``     a tensor map and two coordinates; ``{$rank}`` as many as the group ``rank`` says
     ``#n``            an integer literal;  ``#n:4|8`` one of these;  ``#n:0..255`` from … to;
                       ``#n:24..256/8`` in steps of 8
 A type ``pred`` makes the operand a predicate.
@@ -45,8 +46,9 @@ _OPERAND = re.compile(
     r"(?:\*(?P<lanes>\$?\w+|\{\$?\w+\}))?(?:@(?P<space>[$\w:]+))?(?P<sink>~?)"
 )
 _IMMEDIATE = re.compile(
-    r"#(?P<name>\w+)(?::(?:(?P<least>\d+)\.\.(?P<most>\d+)(?:/(?P<step>\d+))?|(?P<each>[\d|]+)))?"
+    r"#(?P<name>\w+)(?::(?:(?P<least>\d+)\.\.(?P<most>\d+)(?:/(?P<step>\d+))?|(?P<each>[-\d|]+)))?"
 )
+_MAP = re.compile(r"(?P<direction>=?)\[(?P<name>\w+),\{(?P<lanes>\$?\w+)\}\]")
 _DIRECTIONS: dict[str, Direction] = {"": "r", "=": "w", "+": "rw"}
 
 _SLOT_NAMES: tuple[tuple[str, frozenset[str]], ...] = (
@@ -142,6 +144,11 @@ def _usual_name(choices: tuple[tuple[str, ...], ...]) -> str:
 
 @cache
 def _parse_operand(text: str) -> tuple[OperandKind, re.Match[str], str]:
+    if "," in text:
+        composite = _MAP.fullmatch(text)
+        if composite is None:
+            raise DefinitionError(f"operand {text!r} is malformed")
+        return "map", composite, composite["name"]
     literal = text.startswith("#")
     inner = text.replace("[", "").removesuffix("]")
     found = (_IMMEDIATE if literal else _OPERAND).fullmatch(inner)
@@ -157,6 +164,10 @@ def _operand(text: str, named: dict[str, str]) -> OperandSpec:
     kind, found, name = _parse_operand(text)
     if kind == "imm":
         return OperandSpec(name, "r", kind, values=_values(found))
+    if kind == "map":
+        coordinates = _lanes(_resolved(found["lanes"], named))
+        direction = _DIRECTIONS[found["direction"]]
+        return OperandSpec(name, direction, kind, "s32", coordinates, braces=True)
     lanes = found["lanes"] or "1"
     forced = lanes.startswith("{")
     count = _lanes(_resolved(lanes.strip("{}"), named))
@@ -188,7 +199,7 @@ def _resolved(text: str, named: dict[str, str]) -> str:
 
 
 def _lanes(text: str) -> int:
-    return int(text.lstrip("vx") or "1")
+    return int(text.lstrip("vx").rstrip("d") or "1")
 
 
 def _type(text: str, named: dict[str, str]) -> str:

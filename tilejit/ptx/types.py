@@ -69,6 +69,8 @@ def accepts(spec: OperandSpec, dtype: DType) -> bool:
         return dtype.is_integer
     if spec.kind == "pred":
         return dtype == dtypes.bool_
+    if spec.kind == "map":
+        return True  # the family says which elements a map may have
     if spec.type[0] == "b" and spec.type[1:].isdigit():
         return dtype.bits == spec.bits
     return dtype in (scalar_type(spec.type), container_type(spec.type))
@@ -80,6 +82,8 @@ def describe(spec: OperandSpec) -> str:
         return f"an integer literal{_values(spec.values)}"
     if spec.kind == "pred":
         return "a bool (predicate register)"
+    if spec.kind == "map":
+        return f"a tensor map and {_count(spec.lanes)} int32 coordinate{'s' * (spec.lanes > 1)}"
     if spec.kind == "addr":
         space = f"a {spec.space} address" if spec.space else "an address"
         return f"{space} of {_elements(spec)}"

@@ -20,8 +20,8 @@
 #error "records are guarded by the GIL"
 #endif
 
-enum { VERSION = 2 }; /* of what native.py passes: a build from other sources is not used */
-enum { MAX_ARGS = 64, MAX_SLOTS = 256, MAX_RECORDS = 64, LEARNING_COSTS = 64, MOST_CREDIT = 256 * LEARNING_COSTS };
+enum { VERSION = 3 }; /* of what native.py passes: a build from other sources is not used */
+enum { MAX_ARGS = 64, MAX_SLOTS = 256, MAX_RECORDS = 64, MAX_MAPS = 16, LEARNING_COSTS = 64, MOST_CREDIT = 256 * LEARNING_COSTS };
 
 /* --- DLPack 1.x and the driver, as much as is used */
 
@@ -44,6 +44,9 @@ typedef struct {
     uint32_t attribute_count;
 } Config; /* CUlaunchConfig */
 typedef int (*LaunchKernel)(const Config *, void *function, void **parameters, void **extra);
+typedef int (*EncodeTiled)(void *map, int format, uint32_t rank, void *address, const uint64_t *sizes,
+                           const uint64_t *strides, const uint32_t *box, const uint32_t *steps,
+                           int interleave, int swizzle, int promotion, int fill);
 
 enum { DEVICE_CUDA = 2, NOT_INITIALIZED = 3, INVALID_CONTEXT = 201 };
 
@@ -236,6 +239,81 @@ static int put(Slot s, const Seen *seen, uint64_t *slot)
     return a->width != UINT64 && put_float(s.type, (double)a->i, slot);
 }
 
+/* --- tensor maps
+
+   A program (tensor_maps.program) is int64 numbers: pointer's slot, format, rank, interleave, swizzle,
+   promotion, fill, alignment; box and element strides, innermost first; then the offset, the sizes and
+   the strides but the innermost, each as constant, count, (slot, factor)... */
+
+enum { MAP_BYTES = 128, MAP_ALIGN_BYTES = 64, MAX_RANK = 5 };
+enum { P_POINTER, P_FORMAT, P_RANK, P_INTERLEAVE, P_SWIZZLE, P_PROMOTION, P_FILL, P_ALIGN, P_BOX };
+
+typedef struct { int64_t *numbers; Py_ssize_t count; } Program;
+typedef struct { _Alignas(MAP_ALIGN_BYTES) char bytes[MAP_BYTES]; } Map;
+
+static int program_is_whole(const Program *p, const Slot *slots, Py_ssize_t slot_count)
+{
+    if (p->count < P_BOX) return 0;
+    int64_t rank = p->numbers[P_RANK], pointer = p->numbers[P_POINTER];
+    if (rank < 1 || rank > MAX_RANK || pointer < 0 || pointer >= slot_count) return 0;
+    if (slots[pointer].source != POINTER) return 0;
+    Py_ssize_t at = P_BOX + 2 * (Py_ssize_t)rank;
+    for (int64_t form = 0; form < 2 * rank; form++) {
+        if (p->count - at < 2) return 0;
+        int64_t terms = p->numbers[at + 1];
+        at += 2;
+        if (terms < 0 || terms > (p->count - at) / 2) return 0;
+        for (int64_t i = 0; i < terms; i++, at += 2)
+            if (p->numbers[at] < 0 || p->numbers[at] >= slot_count) return 0;
+    }
+    return at == p->count;
+}
+
+/* The next linear form of a program; False where a parameter is no integer, or the sum no int64. */
+static int next_number(const int64_t **at, const Slot *slots, const Seen *seen, int64_t *out)
+{
+    int64_t sum = (*at)[0], terms = (*at)[1];
+    *at += 2;
+    for (; terms > 0; terms--, *at += 2) {
+        Slot s = slots[(*at)[0]];
+        const Seen *a = &seen[s.arg];
+        int64_t value, part;
+        if (s.source == SIZE) value = a->t.shape[s.dim];
+        else if (s.source == STRIDE) value = a->t.strides[s.dim];
+        else if (s.source == SCALAR && (a->kind == INT || a->kind == BOOL) && a->width != UINT64) value = a->i;
+        else return 0;
+        if (__builtin_mul_overflow(value, (*at)[1], &part) || __builtin_add_overflow(sum, part, &sum)) return 0;
+    }
+    *out = sum;
+    return 1;
+}
+
+/* False where Python must say what is wrong. */
+static int encode(const Program *p, EncodeTiled driver, const Slot *slots, const Seen *seen, Map *map)
+{
+    const int64_t *n = p->numbers, *at = n + P_BOX + 2 * n[P_RANK];
+    uint32_t rank = (uint32_t)n[P_RANK], box[MAX_RANK], steps[MAX_RANK];
+    uint64_t sizes[MAX_RANK], strides[MAX_RANK];
+    int64_t offset, value;
+    if (!next_number(&at, slots, seen, &offset)) return 0;
+    for (uint32_t d = 0; d < rank; d++) {
+        box[d] = (uint32_t)n[P_BOX + d];
+        steps[d] = (uint32_t)n[P_BOX + rank + d];
+        if (!next_number(&at, slots, seen, &value) || value < 1) return 0;
+        sizes[d] = (uint64_t)value;
+    }
+    for (uint32_t d = 0; d + 1 < rank; d++) {
+        if (!next_number(&at, slots, seen, &value)) return 0;
+        if (sizes[d + 1] == 1) value = n[P_ALIGN]; /* never taken */
+        if (value < 0 || value % n[P_ALIGN]) return 0;
+        strides[d] = (uint64_t)value;
+    }
+    uint64_t address = address_of(&seen[slots[n[P_POINTER]].arg].t) + (uint64_t)offset;
+    if (address % (uint64_t)n[P_ALIGN]) return 0;
+    return driver(map, (int)n[P_FORMAT], rank, (void *)(uintptr_t)address, sizes, strides, box, steps,
+                  (int)n[P_INTERLEAVE], (int)n[P_SWIZZLE], (int)n[P_PROMOTION], (int)n[P_FILL]) == 0;
+}
+
 /* --- records */
 
 typedef struct {
@@ -255,6 +333,9 @@ typedef struct {
     Py_ssize_t slot_count, input_count;
     Slot slots[MAX_SLOTS];
     uint8_t inputs[MAX_ARGS]; /* the slots that the grid depends on */
+    EncodeTiled encode;
+    int map_count;
+    Program maps[MAX_MAPS]; /* parameters behind the slots */
 } Record;
 
 static int record_traverse(Record *r, visitproc visit, void *arg)
@@ -288,6 +369,7 @@ static void record_dealloc(Record *r)
     if (r->checks)
         for (Py_ssize_t i = 0; i < r->count; i++) PyMem_Free(r->checks[i].shape);
     PyMem_Free(r->checks);
+    for (int i = 0; i < r->map_count; i++) PyMem_Free(r->maps[i].numbers);
     PyObject_GC_Del(r);
 }
 
@@ -343,20 +425,36 @@ static Record *record_new(const Param *params, Py_ssize_t count, const Seen *see
     return NULL;
 }
 
-/* facts: native.Facts as a tuple. */
+static int take_map(Record *r, PyObject *program)
+{
+    Py_ssize_t bytes = PyBytes_Check(program) ? PyBytes_GET_SIZE(program) : 0;
+    Program p = {PyMem_Malloc((size_t)bytes + 1), bytes / (Py_ssize_t)sizeof(int64_t)};
+    if (!p.numbers) {
+        PyErr_NoMemory();
+        return 0;
+    }
+    if (bytes) memcpy(p.numbers, PyBytes_AS_STRING(program), (size_t)bytes);
+    r->maps[r->map_count++] = p;
+    if (program_is_whole(&p, r->slots, r->slot_count)) return 1;
+    PyErr_SetString(PyExc_ValueError, "a tensor map that cannot be read");
+    return 0;
+}
+
+/* facts: what native.facts gives. */
 static int record_complete(Record *r, PyObject *facts)
 {
     const char *config, *slots, *inputs;
     Py_ssize_t config_bytes, slot_bytes;
-    unsigned long long function, launch;
-    PyObject *grid, *device_of, *failed, *keep;
-    if (!PyArg_ParseTuple(facts, "y#KKipOy#(III)y#OOO", &config, &config_bytes, &function, &launch,
+    unsigned long long function, launch, encode;
+    PyObject *grid, *maps, *device_of, *failed, *keep;
+    if (!PyArg_ParseTuple(facts, "y#KKipOy#(III)y#KO!OOO", &config, &config_bytes, &function, &launch,
                           &r->device, &r->callers_grid, &grid, &inputs, &r->input_count,
-                          &r->bound[0], &r->bound[1], &r->bound[2], &slots, &slot_bytes, &device_of,
-                          &failed, &keep))
+                          &r->bound[0], &r->bound[1], &r->bound[2], &slots, &slot_bytes, &encode,
+                          &PyTuple_Type, &maps, &device_of, &failed, &keep))
         return 0;
     r->slot_count = slot_bytes / (Py_ssize_t)sizeof(Slot);
-    if (config_bytes != sizeof(Config) || r->slot_count > MAX_SLOTS || r->input_count > MAX_ARGS) {
+    if (config_bytes != sizeof(Config) || r->slot_count > MAX_SLOTS || r->input_count > MAX_ARGS ||
+        PyTuple_GET_SIZE(maps) > MAX_MAPS) {
         PyErr_SetString(PyExc_ValueError, "facts that do not fit a record");
         return 0;
     }
@@ -372,6 +470,9 @@ static int record_complete(Record *r, PyObject *facts)
             return 0;
         }
     }
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(maps); i++)
+        if (!take_map(r, PyTuple_GET_ITEM(maps, i))) return 0;
+    r->encode = (EncodeTiled)(uintptr_t)encode;
     r->function = (void *)(uintptr_t)function;
     r->launch = (LaunchKernel)(uintptr_t)launch;
     r->grid = Py_NewRef(grid);
@@ -606,12 +707,17 @@ static Outcome launch(const Launcher *l, const Record *r, PyObject *entry, PyObj
                       const Seen *seen)
 {
     uint64_t block[MAX_SLOTS];
-    void *pointers[MAX_SLOTS];
+    void *pointers[MAX_SLOTS + MAX_MAPS];
+    Map maps[MAX_MAPS];
     Config config = r->config;
     Outcome outcome = DONE;
     for (Py_ssize_t i = 0; i < r->slot_count; i++) {
         if (!put(r->slots[i], seen, &block[i])) return PYTHON;
         pointers[i] = &block[i];
+    }
+    for (int i = 0; i < r->map_count; i++) {
+        if (!encode(&r->maps[i], r->encode, r->slots, seen, &maps[i])) return PYTHON;
+        pointers[r->slot_count + i] = &maps[i];
     }
     /* Shapes are read before anything that could run other Python code. */
     if (r->callers_grid) {

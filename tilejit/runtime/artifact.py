@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from tilejit.errors import Diagnostic, Span
+from tilejit.ir import tensor_map
+from tilejit.ir.tensor_map import TensorMapSpec
 from tilejit.runtime.cache import Entry
 from tilejit.runtime.elf import Resources
 from tilejit.target import Limits, Target
@@ -23,7 +25,8 @@ _SHARED_ALLOCATION_BYTES = 128
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """One compiled kernel. ``params``: names of the IR variables in launch order. ``warnings``: what
+    """One compiled kernel. ``params``: names of the IR variables in launch order; behind
+    them the kernel takes ``tensor_maps``. ``warnings``: what
     the compiler said that costs speed. ``key``: of the disk cache, ``keyed_on`` its parts.
     ``origin`` and ``seconds`` say where this one came from and what that took; they are not stored."""
 
@@ -42,6 +45,7 @@ class Artifact:
     keyed_on: Mapping[str, str] = field(default_factory=dict, compare=False)
     origin: str = field(default="", compare=False)
     seconds: float = field(default=0.0, compare=False)
+    tensor_maps: tuple[TensorMapSpec, ...] = ()
 
     def to_entry(self) -> Entry:
         """The form that the disk cache stores."""
@@ -52,6 +56,7 @@ class Artifact:
             "params": list(self.params),
             "dynamic_shared_bytes": self.dynamic_shared_bytes,
             "resources": asdict(self.resources),
+            "tensor_maps": [tensor_map.to_data(spec) for spec in self.tensor_maps],
             "warnings": [[w.code, w.message, *_place(w.span)] for w in self.warnings],
             "keyed_on": dict(self.keyed_on),
         }
@@ -77,12 +82,13 @@ class Artifact:
                 dynamic_shared_bytes=header["dynamic_shared_bytes"],
                 resources=Resources(**header["resources"]),
                 key=key,
+                tensor_maps=tuple(map(tensor_map.from_data, header["tensor_maps"])),
                 warnings=tuple(_warning(*row) for row in header["warnings"]),
                 keyed_on=header["keyed_on"],
                 origin=origin,
                 seconds=seconds,
             )
-        except (KeyError, TypeError, UnicodeDecodeError):
+        except (KeyError, TypeError, ValueError):
             return None
 
 

@@ -8,6 +8,7 @@ Not here: what is launched (``plan``), which stream (``torch_glue``).
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 from tilejit.errors import LaunchError, TileError, fault
+from tilejit.ir.tensor_map import FORMATS, MAP_ALIGN_BYTES, MAP_BYTES, TensorMap
 
 Handle = Any
 """An opaque driver object (library, kernel, function, stream, launch configuration)."""
@@ -82,6 +84,9 @@ class DriverApi(Protocol):
         """A launch configuration; ``gridDimX``… may be reassigned between launches."""
 
     def make_context_current(self, device: int) -> None: ...
+
+    def encode_tensor_map(self, map_: TensorMap) -> tuple[int, bytes]:
+        """The driver's result, and the encoded map where that is 0."""
 
     def error_name(self, result: int) -> str: ...
 
@@ -189,6 +194,27 @@ class CudaDriver:
         ordinal = self._check(api.cuDeviceGet(device), "cuDeviceGet")
         context = self._check(api.cuDevicePrimaryCtxRetain(ordinal), "cuDevicePrimaryCtxRetain")
         self._check(api.cuCtxSetCurrent(context), "cuCtxSetCurrent")
+
+    def encode_tensor_map(self, map_: TensorMap) -> tuple[int, bytes]:
+        api = self._api
+        address, dims, strides = map_.known()
+        result, image = api.cuTensorMapEncodeTiled(
+            api.CUtensorMapDataType(FORMATS[map_.format].code),
+            map_.rank,
+            address,
+            [api.cuuint64_t(n) for n in dims],
+            # The driver refuses a null array, which an empty list would be, even where it reads none.
+            [api.cuuint64_t(n) for n in strides or (MAP_ALIGN_BYTES,)],
+            [api.cuuint32_t(n) for n in map_.box],
+            [api.cuuint32_t(n) for n in map_.element_strides],
+            api.CUtensorMapInterleave(map_.interleave),
+            api.CUtensorMapSwizzle(map_.swizzle),
+            api.CUtensorMapL2promotion(map_.l2_promotion),
+            api.CUtensorMapFloatOOBfill(map_.oob_fill),
+        )
+        if result:
+            return int(result), b""
+        return 0, ctypes.string_at(int(image.getPtr()), MAP_BYTES)
 
     def error_name(self, result: int) -> str:
         try:

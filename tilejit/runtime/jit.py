@@ -555,6 +555,7 @@ def _load(variant: Variant, device: int, caller_grid: bool, params: Sequence[Par
         None if caller_grid else launch.grid,
         launch.grid_bound,
         fixed,
+        artifact.tensor_maps,
     )
     driver = drivers.current()
     with torch_glue.on_device(device):

@@ -19,13 +19,14 @@ from typing import Any, NamedTuple
 
 from tilejit.runtime import hostexpr
 from tilejit.runtime.driver import CudaDriver, Handle, LaunchAttributes
-from tilejit.runtime.plan import AXES, Grid, Plan, launch_error, static_grid
+from tilejit.runtime.plan import AXES, Grid, Plan, PlanSpec, launch_error, static_grid
 from tilejit.runtime.specialise import (
     DEFAULT_ALIGN_BYTES,
     Param,
     dynamic_dims,
     scalar_dtype,
 )
+from tilejit.runtime.tensor_maps import program
 from tilejit.runtime.watch import Watched
 
 TYPES = (
@@ -34,12 +35,13 @@ TYPES = (
 )  # fmt: skip
 """Scalar types in the order of the C enumeration."""
 
-VERSION = 2
+VERSION = 3
 """Raised with every change of what passes between this module and the C source; both hold it."""
 
 SOURCES = ("pointer", "scalar", "size", "stride")
 MAX_ARGS = 64
 MAX_SLOTS = 256
+MAX_MAPS = 16
 _MAX_RANK = 31
 _CONFIG_BYTES = 56
 
@@ -100,11 +102,13 @@ def exchange() -> Exchange | None:
 
 
 class Native(NamedTuple):
-    """A launch in C terms. ``config``: the bytes of a CUlaunchConfig, which point into ``keep``."""
+    """A launch in C terms. ``config``: the bytes of a CUlaunchConfig, which point into ``keep``.
+    ``launch`` and ``encode``: addresses of cuLaunchKernelEx and cuTensorMapEncodeTiled."""
 
     config: bytes
     function: int
     launch: int
+    encode: int
     keep: Any
 
 
@@ -115,14 +119,15 @@ def cuda_native(
     if os.environ.get("CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM", "0") != "0":
         return None  # the bindings then launch by another entry
     try:
-        entry = ctypes.CDLL("libcuda.so.1").cuLaunchKernelEx
+        library = ctypes.CDLL("libcuda.so.1")
+        entries = library.cuLaunchKernelEx, library.cuTensorMapEncodeTiled
     except (OSError, AttributeError):
         return None
-    launch = ctypes.cast(entry, ctypes.c_void_p).value
+    launch, encode = (ctypes.cast(entry, ctypes.c_void_p).value for entry in entries)
     config = driver.config(grid, 0, fixed)
-    if launch is None or not hasattr(config, "getPtr"):
+    if launch is None or encode is None or not hasattr(config, "getPtr"):
         return None
-    return Native(config_bytes(config), int(function), launch, config)
+    return Native(config_bytes(config), int(function), launch, encode, config)
 
 
 def config_bytes(config: Any) -> bytes:
@@ -159,7 +164,8 @@ def facts(plan: Plan) -> tuple[Any, ...] | None:
         if len(names) > MAX_ARGS:
             return None
         inputs, grid = bytes(positions), _grid_function(spec.grid, names)
-    native = _native(plan, own or (1, 1, 1))
+    maps = _maps(spec)
+    native = _native(plan, own or (1, 1, 1)) if maps is not None else None
     if native is None:
         return None
 
@@ -169,8 +175,17 @@ def facts(plan: Plan) -> tuple[Any, ...] | None:
 
     return (
         native.config, native.function, native.launch, plan.device, spec.grid is None, grid, inputs,
-        spec.grid_bound, bytes(slots), plan.device_of, failed, (native.keep, plan),
+        spec.grid_bound, bytes(slots), native.encode, maps, plan.device_of, failed,
+        (native.keep, plan),
     )  # fmt: skip
+
+
+def _maps(spec: PlanSpec) -> tuple[bytes, ...] | None:
+    """The programs of a plan's tensor maps; None where C cannot compute one."""
+    index = {p.name: i for i, p in enumerate(spec.params)}
+    programs = [program(map_, index) for map_ in spec.tensor_maps]
+    found = tuple(p for p in programs if p is not None)
+    return found if len(found) == len(programs) <= MAX_MAPS else None
 
 
 def _grid_function(exprs: Sequence[Any], names: Sequence[str]) -> Callable[..., Grid]:

@@ -161,6 +161,8 @@ def _diagnostics(log: str, ptx: str, text: str, code: str) -> list[Diagnostic]:
                     (("where", f"PTX line {number}: {plain}"),),
                 )
             )  # fmt: skip
+        elif _OTHER_PTX_ERROR.match(message) and (known := _numbered(message, lines)) is not None:
+            found.append(known)
         elif (other := _OTHER_PTX_ERROR.match(message)) is not None:
             if "Ptx assembly aborted" not in other["text"]:
                 found.append(Diagnostic("nvrtc/ptxas", other["text"].strip()))
@@ -194,33 +196,80 @@ def _span_at(lines: list[str], number: int) -> Span | None:
     return None
 
 
-_ADVICE: dict[str, str] = {
-    "C7508": "setmaxnreg was ignored",
-    "C7510": "wgmma instructions were serialised",
-    "C7511": "wgmma instructions were serialised",
-    "C7512": "wgmma instructions were serialised",
-    "C7513": "wgmma instructions were serialised",
-    "C7514": "wgmma instructions were serialised",
-    "C7515": "wgmma instructions were serialised",
-    "C7516": "wgmma instructions were serialised",
-    "C7517": "wgmma instructions were serialised",
-    "C7518": "wgmma instructions were serialised",
-    "C7519": "wgmma instructions were serialised",
+@dataclass(frozen=True, slots=True)
+class _Advice:
+    """What a numbered message of the assembler means, and what to do."""
+
+    meaning: str
+    help: str
+
+
+_SERIAL = "every wgmma waits for the one before it"
+_BETWEEN = "between wgmma.fence and wait_group nothing else may touch what wgmma uses"
+_ADVICE: dict[str, _Advice] = {
+    "C7508": _Advice("setmaxnreg was ignored", "the launch bounds must fix the registers at entry"),
+    "C7510": _Advice(
+        f"{_SERIAL}: the pipeline crosses a function call",
+        "nothing between wgmma.fence and wait_group may be a call (print, device_assert)",
+    ),
+    "C7511": _Advice(
+        f"{_SERIAL}: too few registers for the accumulators in flight",
+        "setmaxnreg.inc in the warpgroups that multiply, smaller tiles, or a wait_group on every path "
+        "before the accumulators are touched",
+    ),
+    "C7512": _Advice(
+        f"{_SERIAL}: too few registers for the function",
+        "keep accumulators, A's words and about 24 more below the registers of a thread",
+    ),
+    "C7513": _Advice(
+        f"{_SERIAL}: A's words are written while wgmma may read them",
+        "wait_group before they are written again, or two sets of them",
+    ),
+    "C7514": _Advice(
+        f"{_SERIAL}: accumulators are read while wgmma may write them",
+        "wait_group on every path to the read",
+    ),
+    "C7515": _Advice(
+        f"{_SERIAL}: accumulators are written while wgmma may use them",
+        "accum=False instead of zeros; scale after wait_group",
+    ),
+    "C7516": _Advice(_SERIAL, _BETWEEN),
+    "C7517": _Advice(
+        "the assembler put in a wait for wgmma",
+        "accumulators were touched without wait_group, or indexed by a run-time value",
+    ),
+    "C7518": _Advice(_SERIAL, _BETWEEN),
+    "C7519": _Advice(
+        "the assembler put in a wgmma.fence",
+        "write one after the last other use of the registers; wgmma in a rolled loop: T.unroll the steps "
+        "between fence and commit_group",
+    ),
+    "C7602": _Advice(
+        "one instruction needs more registers than a thread may have",
+        "fewer threads in the block, or a narrower N: setmaxnreg does not help",
+    ),
 }
-_NUMBERED = re.compile(r"\((C75\d\d)\)\s*(.*)$")
+_NUMBERED = re.compile(r"\((C7[56]\d\d)\)\s*(.*)$")
+
+
+def _numbered(message: str, lines: list[str]) -> Diagnostic | None:
+    """A message whose number says what to do."""
+    found = _NUMBERED.search(message)
+    if found is None or found[1] not in _ADVICE:
+        return None
+    advice, text = _ADVICE[found[1]], found[2].strip()
+    at = re.search(r"line (\d+)", text)
+    return Diagnostic(
+        f"nvrtc/{found[1]}",
+        f"{advice.meaning} ({text}); {advice.help}",
+        _span_at(lines, int(at[1])) if at else None,
+    )
 
 
 def _warnings(log: str, ptx: str, resources: Resources) -> Iterator[Diagnostic]:
     lines = ptx.splitlines()
-    for message in log.splitlines():
-        numbered = _NUMBERED.search(message)
-        if numbered is None or numbered[1] not in _ADVICE:
-            continue
-        at = re.search(r"line (\d+)", message)
-        span = _span_at(lines, int(at[1])) if at else None
-        yield Diagnostic(
-            f"nvrtc/{numbered[1]}", f"{_ADVICE[numbered[1]]}: {numbered[2].strip()}", span
-        )
+    numbered = (_numbered(message, lines) for message in log.splitlines())
+    yield from dict.fromkeys(found for found in numbered if found is not None)
     if resources.spill_store_bytes or resources.spill_load_bytes:
         yield Diagnostic(
             "nvrtc/spill",

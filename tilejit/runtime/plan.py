@@ -2,7 +2,7 @@
 
 Everything that a launch does not change is prepared once: the driver's function, the launch
 configuration with its attributes, the argument block's layout and the array of pointers into it. The
-generated function packs pointers and scalars, sets a grid that depends on them, and calls the driver.
+generated function packs pointers, scalars and tensor maps, sets a grid that depends on them, and calls the driver.
 Configurations and argument blocks are taken from and returned to a pool per stream (list append and
 pop are atomic), so threads never share one.
 Not here: which plan suits a call (``dispatch``), checking arguments (``specialise``).
@@ -21,8 +21,10 @@ from typing import Any, Literal, TypeAlias
 from tilejit.dtypes import DType
 from tilejit.errors import InternalError, LaunchError, TileError, fault
 from tilejit.ir.nodes import Const, Expr, Function, ScalarType, TensorType, Var
+from tilejit.ir.tensor_map import MAP_ALIGN_BYTES, MAP_BYTES, TensorMapSpec
 from tilejit.runtime import hostexpr, torch_glue
 from tilejit.runtime.driver import CONTEXT_MISSING, DriverApi, Handle, LaunchAttributes
+from tilejit.runtime.tensor_maps import Encoder, variables
 from tilejit.target import MAX_GRID
 
 Grid = tuple[int, int, int]
@@ -88,7 +90,7 @@ def _launch_param(
 class PlanSpec:
     """What a plan is made of. ``grid``: one to three host expressions, or None (the caller's).
     ``grid_bound``: the largest grid the kernel was checked for. ``shaped[i]``: the values of Python
-    parameter i include its shape and strides."""
+    parameter i include its shape and strides. ``tensor_maps``: the parameters behind ``params``."""
 
     kernel: str
     shaped: tuple[bool, ...]
@@ -96,6 +98,7 @@ class PlanSpec:
     grid: tuple[Expr, ...] | None
     grid_bound: Grid
     fixed: LaunchAttributes
+    tensor_maps: tuple[TensorMapSpec, ...] = ()
 
 
 class GridExceeded(Exception):
@@ -268,6 +271,9 @@ def build(
         "_no_grid": _no_grid(spec.kernel),
         "_bf16": _packed_bfloat16,
     }
+    for number, map_ in enumerate(spec.tensor_maps):
+        encoder = Encoder(spec.kernel, map_, driver, device)
+        namespace[f"_encode{number}"], namespace[f"_images{number}"] = encoder, encoder.images
     source = _source(spec, device, own, has_other_devices=device_of is not None)
     exec(compile(source, f"<tilejit launch of {spec.kernel}>", "exec"), namespace)
     run = namespace["run"]
@@ -303,7 +309,11 @@ def bind(plan: Plan, grid: Grid | None, values: Sequence[Any], keep: Any) -> Cal
     frames = _Frames(spec, grid, driver)
     _, frame = frames.make(0)
     if packed:
-        frames.packer.pack_into(frame[1], 0, *packed)
+        frames.packer.pack_into(frame[1], frames.slots_at, *packed)
+    for number, map_ in enumerate(spec.tensor_maps):
+        inputs = [eval(text, {}, slots) for text in _map_inputs(spec, map_)]
+        image = Encoder(spec.kernel, map_, driver, plan.device)(*inputs)
+        frame[1][number * MAP_BYTES : (number + 1) * MAP_BYTES] = image
     return _bound(plan, grid, frame, keep)
 
 
@@ -346,11 +356,14 @@ def _nothing() -> None:
 
 
 class _Frames:
-    """Launch configurations and argument blocks: ``(config, block, pointers' address, pointers)``."""
+    """Launch configurations and argument blocks: ``(config, block, pointers' address, pointers)``.
+
+    A block holds the tensor maps, then a slot per parameter."""
 
     def __init__(self, spec: PlanSpec, grid: Grid, driver: DriverApi):
         self.pools: dict[int, list[tuple[Any, ...]]] = {}
         self._spec, self._grid, self._driver = spec, grid, driver
+        self.slots_at = len(spec.tensor_maps) * MAP_BYTES
         self.packer = struct.Struct(
             "<" + "".join("Q" if p.kind == "pointer" else pack_format(p.dtype) for p in spec.params)
         )
@@ -360,14 +373,17 @@ class _Frames:
         if len(self.pools) >= _MAX_POOLED_STREAMS and stream not in self.pools:
             self.pools.clear()
         pool = self.pools.setdefault(stream, [])
-        count = len(self._spec.params)
-        block = ctypes.create_string_buffer(max(1, count) * _SLOT_BYTES)
-        base = ctypes.addressof(block)
-        pointers = (ctypes.c_void_p * max(1, count))(
-            *(base + i * _SLOT_BYTES for i in range(count))
-        )
+        count, maps = len(self._spec.params), len(self._spec.tensor_maps)
+        nbytes = self.slots_at + max(1, count) * _SLOT_BYTES
+        room = ctypes.create_string_buffer(nbytes + MAP_ALIGN_BYTES)
+        skipped = -ctypes.addressof(room) % MAP_ALIGN_BYTES
+        base = ctypes.addressof(room) + skipped
+        places = [base + self.slots_at + i * _SLOT_BYTES for i in range(count)]
+        places += [base + i * MAP_BYTES for i in range(maps)]
+        pointers = (ctypes.c_void_p * max(1, len(places)))(*places)
         config = self._driver.config(self._grid, stream, self._spec.fixed)
-        return pool, (config, memoryview(block), ctypes.addressof(pointers), pointers)
+        block = memoryview(room).cast("B")[skipped : skipped + nbytes]
+        return pool, (config, block, ctypes.addressof(pointers), pointers)
 
 
 def _source(spec: PlanSpec, device: int, own: Grid | None, has_other_devices: bool) -> str:
@@ -381,12 +397,18 @@ def _source(spec: PlanSpec, device: int, own: Grid | None, has_other_devices: bo
         passed = ", ".join(["grid", *values])
         lines += [f"    if _device() != {device}: return _elsewhere(run, {passed})"]
     lines += _grid_lines(spec, names, own)
+    lines += _map_lines(spec)
     lines += [
         f"    stream = _stream({device})",
         "    try: frame = (pool := _pools[stream]).pop()",
         "    except (KeyError, IndexError): pool, frame = _frame(stream)",
     ]
-    lines += [f"    _pack(frame[1], 0, {arguments})"] if spec.params else []
+    slots_at = len(spec.tensor_maps) * MAP_BYTES
+    lines += [f"    _pack(frame[1], {slots_at}, {arguments})"] if spec.params else []
+    lines += [
+        f"    frame[1][{n * MAP_BYTES}:{(n + 1) * MAP_BYTES}] = image{n}"
+        for n in range(len(spec.tensor_maps))
+    ]
     if own is None or spec.grid is None:
         lines += [
             "    config = frame[0]",
@@ -399,6 +421,24 @@ def _source(spec: PlanSpec, device: int, own: Grid | None, has_other_devices: bo
         lines += ["    result = _launch(frame[0], _function, frame[2], 0)[0]"]
     lines += ["    if result: _failed(result, frame)", "    pool.append(frame)"]
     return "\n".join(lines) + "\n"
+
+
+def _map_lines(spec: PlanSpec) -> list[str]:
+    """Looks up each tensor map by the pointer and the numbers that it depends on."""
+    lines: list[str] = []
+    for number, map_ in enumerate(spec.tensor_maps):
+        inputs = ", ".join(_map_inputs(spec, map_))
+        lines += [
+            f"    try: image{number} = _images{number}[({inputs},)]",
+            f"    except KeyError: image{number} = _encode{number}({inputs})",
+        ]
+    return lines
+
+
+def _map_inputs(spec: PlanSpec, map_: TensorMapSpec) -> list[str]:
+    """The source of an ``Encoder``'s arguments."""
+    by_name = {p.name: p for p in spec.params}
+    return [_read(by_name[name]) for name in (map_.buffer, *variables(map_))]
 
 
 def _grid_lines(spec: PlanSpec, names: Mapping[str, str], own: Grid | None) -> list[str]:

@@ -17,8 +17,9 @@ import numpy.typing as npt
 
 from tilejit.errors import Span
 from tilejit.sim import local_memory
+from tilejit.sim.batch import hardware_id
 from tilejit.sim.faults import Site
-from tilejit.sim.geometry import LANES
+from tilejit.sim.geometry import LANES, RANK_SHIFT
 from tilejit.sim.global_memory import GlobalBuffer, GlobalMemory
 from tilejit.sim.shared_memory import SharedBuffer, SharedMemory
 
@@ -34,7 +35,8 @@ class Accesses:
 
     ``stored``: names of global buffers the program can write; None once an address without a known
     buffer is written through. ``fences`` and ``communicates``: has it fences (or acquire and
-    release accesses), has it strong accesses?
+    release accesses), has it strong accesses? ``asynchronous``: has it any that an mbarrier or a bulk group
+    completes?
     """
 
     buffers: Mapping[str, GlobalBuffer]
@@ -43,6 +45,7 @@ class Accesses:
     stored: set[str] | None = field(default_factory=set)
     fences: bool = False
     communicates: bool = False
+    asynchronous: bool = False
 
     @property
     def ordered_by_memory(self) -> bool:
@@ -57,14 +60,15 @@ class Accesses:
         strong: bool = False,
         asynchronous: bool = False,
     ) -> Site:
-        found = Site(len(self.sites), verb, what, span, strong, asynchronous)
+        remote = "shared::cluster" in what.split(".")
+        found = Site(len(self.sites), verb, what, span, strong, asynchronous, remote)
         self.communicates |= strong
         self.sites.append(found)
         return found
 
     def base(self, name: str) -> int:
-        """Address of a buffer: 64-bit in global space, an offset in the window in shared space; an
-        address in local space counts from the buffer itself."""
+        """Address of a buffer: 64-bit in global space, an offset in the window in shared space (see
+        ``own_window``); an address in local space counts from the buffer itself."""
         if name not in self.shared and name not in self.buffers:
             return 0
         if name in self.shared:
@@ -84,6 +88,11 @@ class Accesses:
             self.stored = None
         elif self.stored is not None:
             self.stored.add(name)
+
+
+def own_window(c: Cohort) -> Array:
+    """What the shared addresses of a warp's own CTA begin at: int64, (warps, 1) or one for all."""
+    return hardware_id(c, "cluster_ctarank").astype(np.int64) << RANK_SHIFT
 
 
 def memory_of(c: Cohort, space: str) -> GlobalMemory | SharedMemory:

@@ -14,12 +14,16 @@ from typing import TYPE_CHECKING, Any, TextIO
 import numpy as np
 
 from tilejit.errors import Span
+from tilejit.sim.barrier import Barriers
 from tilejit.sim.copies import Copies
 from tilejit.sim.faults import FaultLog
 from tilejit.sim.geometry import LANES, WARPS_PER_GROUP, Bools, Geometry, split
 from tilejit.sim.global_memory import GlobalMemory
 from tilejit.sim.hazards import Clocks
+from tilejit.sim.mbarrier import Mbarriers
 from tilejit.sim.shared_memory import SharedMemory
+from tilejit.sim.transfers import Transfers
+from tilejit.sim.warpgroups import Warpgroups
 
 if TYPE_CHECKING:
     from tilejit.sim.cohort import Array, Cohort
@@ -38,6 +42,8 @@ class Batch:
     global_memory: GlobalMemory
     shared: SharedMemory
     copies: Copies
+    mbarriers: Mbarriers
+    transfers: Transfers
     faults: FaultLog
     thread_type: Any
     leader_lane: int
@@ -46,6 +52,13 @@ class Batch:
     alive: Bools
     constants: dict[str, Array] = field(default_factory=dict)
     arrivals: list[Cohort] = field(default_factory=list)
+    barriers: Barriers = field(init=False)
+    warpgroups: Warpgroups = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.shared.alive = self.alive
+        self.barriers = Barriers(self)
+        self.warpgroups = Warpgroups(self)
 
     @property
     def rows(self) -> int:
@@ -90,6 +103,12 @@ class Batch:
             self.alive[c.rows] = False
         else:
             self.alive[c.rows] &= ~c.mask
+        if self.transfers.claims or self.shared.visits:
+            ctas = np.unique(c.rows // self.geometry.warps)
+            alive = self.alive.reshape(self.ctas, -1)[ctas].any(axis=1)
+            self.transfers.check_exit(ctas[~alive])
+            for cta in ctas[~alive].tolist():
+                self.shared.check_exit(cta)
 
 
 def hardware_id(c: Cohort, name: str) -> Array:

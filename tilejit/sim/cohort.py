@@ -25,19 +25,24 @@ from tilejit.sim.registers import Mask, RegisterFile, pick, stack
 if TYPE_CHECKING:
     from tilejit.sim.barrier import Wait
     from tilejit.sim.batch import Batch
+    from tilejit.sim.mbarrier import Suspension
 
 Array: TypeAlias = npt.NDArray[Any]
 
+STOP = -1
+"""What an operation returns for the next place when its cohort cannot go on now, or has ended."""
 NOT_A_SCOPE: Bools = np.zeros((1, 1), np.bool_)
 """The scope mask of variables whose scope mask was lost in a merge."""
 
 
 @dataclass(slots=True, eq=False)
 class IfFrame:
-    """``outer``: the lanes to continue with after the If; ``orelse``: those that go to its else."""
+    """``outer``: the lanes to continue with after the If; ``orelse``: those that go to its else;
+    ``has_else``: is there anything in it?"""
 
     outer: Mask
     orelse: Mask
+    has_else: bool = True
 
 
 @dataclass(slots=True, eq=False)
@@ -60,7 +65,9 @@ Frame: TypeAlias = IfFrame | LoopFrame
 class Cohort:
     """``rows``: the warps, as rows of the batch. Variables live in ``values`` by slot; ``unset``
     holds the lanes in which a variable has no value (None: nowhere); ``scopes`` the mask under
-    which it was declared, so that an assignment by the same lanes needs no merging."""
+    which it was declared, so that an assignment by the same lanes needs no merging. ``held``: what
+    the last wait for a phase failed for; ``polled``: the same of a test that never waits;
+    ``suspension``: what holds the cohort up."""
 
     batch: Batch
     rows: Ints
@@ -72,6 +79,9 @@ class Cohort:
     mask: Mask = None
     frames: list[Frame] = field(default_factory=list)
     wait: Wait | None = None
+    held: Suspension | None = None
+    polled: Suspension | None = None
+    suspension: Suspension | None = None
     ids: dict[str, Array] = field(default_factory=dict)
     turns: int = 0
     lanes_for: tuple[Mask, int, Lanes] | None = None
@@ -242,7 +252,7 @@ def _without(mask: Mask, leaving: Bools) -> Mask:
 
 def _map_frame(frame: Frame, mask: Any, array: Any) -> Frame:
     if isinstance(frame, IfFrame):
-        return IfFrame(mask(frame.outer), mask(frame.orelse))
+        return IfFrame(mask(frame.outer), mask(frame.orelse), frame.has_else)
     return LoopFrame(
         mask(frame.outer),
         mask(frame.live),
@@ -293,8 +303,9 @@ def _stack_frames(column: Sequence[Frame], warps: Sequence[int]) -> Frame:
     outer = _stack_masks([frame.outer for frame in column], warps)
     loops = [frame for frame in column if isinstance(frame, LoopFrame)]
     if len(loops) < len(column):
-        branches = [frame.orelse for frame in column if isinstance(frame, IfFrame)]
-        return IfFrame(outer, _stack_masks(branches, warps))
+        branches = [frame for frame in column if isinstance(frame, IfFrame)]
+        orelse = _stack_masks([frame.orelse for frame in branches], warps)
+        return IfFrame(outer, orelse, branches[0].has_else)
     return LoopFrame(
         outer,
         _stack_masks([frame.live for frame in loops], warps),

@@ -203,12 +203,31 @@ class Copies:
         for index in self.random.permutation(len(stamps)).tolist():
             self._arrive(stamps[index], below)
 
+    def under_way(self, threads: Ints) -> list[int]:
+        """Flights that carry copies of these threads."""
+        numbers = threads - self.first_thread
+        return [s for s, flight in self.flights.items() if np.isin(flight.numbers, numbers).any()]
+
+    def arrive_for(self, stamps: list[int], threads: Ints, agent: int, tick: int) -> None:
+        """The threads' copies of these flights arrive: accesses of the agent at ``tick``."""
+        numbers = threads - self.first_thread
+        for stamp in stamps:
+            if stamp in self.flights:
+                covered = np.isin(self.flights[stamp].numbers, numbers)
+                self._land(stamp, covered, agent, tick)
+
     def _arrive(self, stamp: int, below: Ints) -> None:
         """A flight's copies of groups less than ``below`` arrive."""
         flight = self.flights[stamp]
-        covered: Bools = flight.group < below[flight.numbers]
+        self._land(stamp, flight.group < below[flight.numbers])
+
+    def _land(
+        self, stamp: int, covered: Bools, agent: int | None = None, tick: int = NEVER
+    ) -> None:
+        """The covered copies arrive: now and as their threads', or as the agent's at ``tick``."""
         if not covered.any():
             return
+        flight = self.flights[stamp]
         if covered.all():
             del self.flights[stamp]
         else:
@@ -216,12 +235,14 @@ class Copies:
         if not flight.moved.all():
             self._move(flight if not flight.moved.any() else flight.some(~flight.moved))
         now = self.clocks.tick[flight.lanes.cta // self.clocks.geometry.cluster_size]
-        lanes = Lanes(flight.lanes.threads, flight.lanes.cta, now)
+        lanes = Lanes(flight.lanes.threads, flight.lanes.cta, now if agent is None else tick)
         to, memory = self.shared.window, self.global_memory
-        self.shared.landed(to, flight.offsets, flight.nbytes, lanes, stamp, wrote=True)
+        self.shared.landed(to, flight.offsets, flight.nbytes, lanes, stamp, wrote=True, agent=agent)
         source = flight.source
         if source is not None:
-            memory.landed(source.window, source.offsets, source.nbytes, lanes, stamp, wrote=False)
+            memory.landed(
+                source.window, source.offsets, source.nbytes, lanes, stamp, wrote=False, agent=agent
+            )
 
     def _move(self, flight: Flight) -> None:
         data: Bytes = np.zeros((flight.offsets.size, flight.nbytes), np.uint8)

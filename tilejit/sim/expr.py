@@ -22,6 +22,7 @@ from tilejit.sim import access, convergent, scalar
 from tilejit.sim.access import Accesses
 from tilejit.sim.batch import hardware_id
 from tilejit.sim.cohort import Array, Cohort
+from tilejit.sim.geometry import OFFSET_MASK, RANK_SHIFT, SHARED_APERTURE
 from tilejit.sim.memory import WORDS
 from tilejit.sim.registers import Mask
 from tilejit.sim.storage import Storage
@@ -172,11 +173,20 @@ class Expressions:
             raise unsimulated(f"the address of `{e.buffer.name}` in {kind.space} space", e.span)
         base = np.full((1, 1), self.accesses.base(e.buffer.name), np.int64)
         known = build.as_int(e.offset_bytes)
-        if known is not None:
-            whole = base + known
-            return lambda c: whole
-        offset = self.compile(build.index(e.offset_bytes))
-        return lambda c: base + offset(c)
+        offset = None if known is not None else self.compile(build.index(e.offset_bytes))
+        start = base if known is None else base + known
+
+        def address(c: Cohort) -> Array:
+            return start if offset is None else start + offset(c)
+
+        if kind.space != "shared":
+            return address
+
+        def in_cluster(c: Cohort) -> Array:
+            inside = address(c)
+            return inside if c.batch.geometry.cluster_size == 1 else inside + access.own_window(c)
+
+        return in_cluster
 
     def element_address(self, view: nodes.View, indices: tuple[nodes.Expr, ...]) -> Evaluate:
         """Address of one element of a view in global or shared space."""
@@ -231,6 +241,7 @@ class Expressions:
         """Reports an index outside its axis although the address is inside the buffer: it lands on
         another element. (Addresses outside are the memory's to report.)"""
         name = view.buffer.name
+        shared = view.space == "shared"
         first, size = self.accesses.extent(name)
         last = first + size - view.dtype.bytes
         axes = [
@@ -245,7 +256,8 @@ class Expressions:
                 outside = (at < 0) | (at >= end)
                 if not outside.any():
                     continue
-                lanes = c.mask_array() & outside & (places >= first) & (places <= last)
+                offsets = places & OFFSET_MASK if shared else places
+                lanes = c.mask_array() & outside & (offsets >= first) & (offsets <= last)
                 if lanes.any():
                     c.batch.lane_fault(
                         c,
@@ -276,11 +288,14 @@ class Expressions:
         name, nbytes = view.buffer.name, view.dtype.bytes
         unit = self.unit(view, indices)
         if isinstance(unit, int):
-            return lambda c: read_register(c, name, unit, nbytes, span)
+            return self.register_reader(name, unit, nbytes, span)
         bounded = self._bounded(view, unit, span)
+        tracked = name in self.storage.of_warpgroups
 
         def gather(c: Cohort) -> Array:
             units, mask = bounded(c)
+            if tracked:
+                c.batch.warpgroups.touch(c, name, np.unique(units), False, span)
             if units.size == 1 and mask is c.mask:
                 return read_register(c, name, int(units[0, 0]), nbytes, span)
             bits, missing = c.files[name].gather(units, nbytes, mask)
@@ -295,17 +310,47 @@ class Expressions:
         name = view.buffer.name
         unit = self.unit(view, indices)
         if isinstance(unit, int):
-            return lambda c, bits: c.files[name].write(unit, bits, c.mask)
+            return self.register_writer(name, unit, span)
         bounded = self._bounded(view, unit, span)
+        tracked = name in self.storage.of_warpgroups
 
         def scatter(c: Cohort, bits: Array) -> None:
             units, mask = bounded(c)
+            if tracked:
+                c.batch.warpgroups.touch(c, name, np.unique(units), True, span)
             if units.size == 1:
                 c.files[name].write(int(units[0, 0]), bits, mask)
             else:
                 c.files[name].scatter(units, bits, mask)
 
         return scatter
+
+    def register_reader(self, name: str, unit: int, nbytes: int, span: Span | None) -> Evaluate:
+        """Bits of the register at a unit of a register tile."""
+        if name not in self.storage.of_warpgroups:
+            return lambda c: read_register(c, name, unit, nbytes, span)
+        units = slice(unit, unit + nbytes // self.storage.unit_bytes[name])
+
+        def read(c: Cohort) -> Array:
+            c.batch.warpgroups.touch(c, name, units, False, span)
+            return read_register(c, name, unit, nbytes, span)
+
+        return read
+
+    def register_writer(
+        self, name: str, unit: int, span: Span | None
+    ) -> Callable[[Cohort, Array], None]:
+        """Stores bits of their own width at a unit of a register tile."""
+        if name not in self.storage.of_warpgroups:
+            return lambda c, bits: c.files[name].write(unit, bits, c.mask)
+        unit_bytes = self.storage.unit_bytes[name]
+
+        def write(c: Cohort, bits: Array) -> None:
+            units = slice(unit, unit + bits.dtype.itemsize // unit_bytes)
+            c.batch.warpgroups.touch(c, name, units, True, span)
+            c.files[name].write(unit, bits, c.mask)
+
+        return write
 
     def _bounded(
         self, view: nodes.View, unit: Evaluate, span: Span | None
@@ -347,12 +392,24 @@ class Expressions:
             return lambda c: convergent.vote(c, op, flag(c), span)
         if op == "cuda.elect_sync":
             return lambda c: convergent.elect(c, span)
+        if op == "cuda.generic_address":
+            near = self.compile(e.args[0])
+            return lambda c: (near(c).astype(np.int64) + SHARED_APERTURE).astype(np.uint64)
+        if op == "cuda.map_shared_rank":
+            near, rank = (self.compile(arg) for arg in e.args)
+            return lambda c: _of_rank(near(c), rank(c))
         arguments = [self.compile(arg) for arg in e.args]
         function = scalar.named(op, dtype_of(e.args[0].type)) if e.args else None
         if function is None:
             raise unsimulated(f"`{op}`", span)
         known = function
         return lambda c: known(*(argument(c) for argument in arguments))
+
+
+def _of_rank(address: Array, rank: Array) -> Array:
+    """The shared address with another CTA's rank, uint32."""
+    offset = address.astype(np.int64) & OFFSET_MASK
+    return (offset | rank.astype(np.int64) << RANK_SHIFT).astype(np.uint32)
 
 
 def read_register(c: Cohort, name: str, unit: int, nbytes: int, span: Span | None) -> Array:

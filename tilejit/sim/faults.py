@@ -22,7 +22,8 @@ class Site:
     ``verb`` completes "thread … <verb>": ``reads``, ``writes``, ``updates``. ``what`` is the
     operation as written (``ld.global.v4.b32``, ``load``). ``strong`` accesses (atomic, relaxed,
     acquire, release) do not race with each other; ``asynchronous`` ones happen some time before a
-    wait. ``index`` numbers the sites of a program.
+    wait; ``remote`` ones may be of another CTA's shared memory. ``index`` numbers the sites of a
+    program.
     """
 
     index: int
@@ -31,6 +32,7 @@ class Site:
     span: Span | None
     strong: bool = False
     asynchronous: bool = False
+    remote: bool = False
 
     @property
     def writes(self) -> bool:

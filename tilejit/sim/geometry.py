@@ -23,6 +23,12 @@ Triple: TypeAlias = tuple[int, int, int]
 
 LANES = 32
 WARPS_PER_GROUP = 4
+RANK_SHIFT = 24
+"""Bit of a shared address at which the CTA's rank in its cluster begins; below is the offset in the
+CTA's window. Without clusters the rank is 0."""
+OFFSET_MASK = (1 << RANK_SHIFT) - 1
+SHARED_APERTURE = 0x0FFF << 48
+"""Generic address of shared address 0: above every global one."""
 
 
 def triple(extents: tuple[int, ...]) -> Triple:

@@ -80,6 +80,11 @@ class GlobalMemory(Memory):
                 buffer.base_address % MAX_GRANULE_BYTES == 0, buffer.dtype,
             )  # fmt: skip
 
+    def forget_accesses(self) -> None:
+        """Everything accessed so far happens before everything that follows."""
+        for shadow in self.shadows:
+            shadow.forget()
+
     def describe(self, window: Window, offset: int) -> str:
         address = self.buffers[window.name].base_address + offset
         where = f"byte {offset}{element_text(window.dtype, offset)} of `{window.name}`"

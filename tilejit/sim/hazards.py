@@ -14,7 +14,14 @@ comes, which loses nothing because older accesses covered whole granules. One re
 place; a second reader that is not ordered after the first goes to a log (same cluster) or marks the
 granule as read by several clusters (then any write races).
 
-An access in flight (an asynchronous copy's) has a stamp of ``IN_FLIGHT`` or more, which names the
+Whatever completes asynchronous accesses (an mbarrier, a thread's bulk groups, a warpgroup's groups) is
+an *agent*: a number above all threads' and a column in the cluster's matrix. An access of an agent
+is stamped with the agent's own tick (a phase, a group) when it is issued; a thread knows it once it
+has waited for that tick, or has synchronised with someone who has. The asynchronous proxy queues neither
+behind a thread's ordinary writes nor behind its ordinary reads without a proxy fence: ``carried`` holds,
+per memory space, which of them each thread knows to be over there.
+
+An access in flight (of ``cp.async``) has a stamp of ``IN_FLIGHT`` or more, which names the
 copy: it happens before nothing, not even its own thread's next access. ``land_write`` and
 ``land_read`` give it the time of the wait that covers it.
 
@@ -23,7 +30,8 @@ Not here: what is accessed (``memory``), who synchronises (``barrier``).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -41,15 +49,62 @@ IN_FLIGHT = 1 << 30
 MAX_GRANULE_BYTES = 16
 
 
+PHASES = "phases"
+CARRIED = ("shared", "global", PHASES)
+"""What synchronisation carries besides the order of memory accesses: what the asynchronous proxy sees of
+each memory, and which ticks of agents are known to be over. The latter goes further: relaxed arrivals and
+transfers carry it, too, because nobody can be told of an end that has not come."""
+FIRST_AGENT_COLUMNS = 32
+
+Explain: TypeAlias = Callable[[int], tuple[str, str]]
+"""Of an agent's tick: who completes its accesses and how far that is; what would wait for it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Clock:
+    """What one or several threads did and knew: ``known`` by column, ``carried`` as in ``CARRIED``."""
+
+    known: npt.NDArray[np.int32]
+    carried: dict[str, npt.NDArray[np.int32]]
+
+    def phases(self) -> Clock:
+        """What a relaxed operation carries of it."""
+        kept = {PHASES: self.carried[PHASES]} if PHASES in self.carried else {}
+        return Clock(np.zeros(0, np.int32), kept)
+
+    def joined(self, other: Clock | None) -> Clock:
+        """What both hold."""
+        if other is None:
+            return self
+        carried = dict(self.carried)
+        for space, theirs in other.carried.items():
+            carried[space] = _longest_max(carried[space], theirs) if space in carried else theirs
+        return Clock(_longest_max(self.known, other.known), carried)
+
+
+def _longest_max(a: npt.NDArray[np.int32], b: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+    """The maximum; a column that one of them lacks is taken from the other."""
+    if a.size < b.size:
+        a, b = b, a
+    joined = a.copy()
+    np.maximum(joined[: b.size], b, out=joined[: b.size])
+    return joined
+
+
 class Clocks:
     """What each thread of the batch's clusters knows of the others.
 
     ``tick`` per cluster; ``cta_known`` per CTA, ``cluster_known`` per cluster, ``warp_known`` per
     row: ticks below which everybody's accesses are known to everybody inside. ``matrix[cluster]``
-    holds known[t, u] over the cluster's thread numbers.
+    holds known[t, u] over the cluster's thread numbers, then its agents.
+
+    ``carried[what, cluster]``: likewise, for each of ``CARRIED``; of phases the columns are the agents.
+    ``has_agents``: may a history hold agents, of an earlier batch perhaps?
     """
 
-    def __init__(self, geometry: Geometry, first_cta: int, ctas: int) -> None:
+    def __init__(
+        self, geometry: Geometry, first_cta: int, ctas: int, has_agents: bool = False
+    ) -> None:
         self.geometry = geometry
         self.first_cta = first_cta
         clusters = ctas // geometry.cluster_size
@@ -58,7 +113,15 @@ class Clocks:
         self.cluster_known = np.zeros(clusters, np.int32)
         self.warp_known = np.zeros(ctas * geometry.warps, np.int32)
         self.matrix: dict[int, npt.NDArray[np.int32]] = {}
+        self.carried: dict[tuple[str, int], npt.NDArray[np.int32]] = {}
         self.version = 0
+        self.has_agents = has_agents
+        self.first_agent = geometry.ctas * geometry.slots
+        self.launch_clusters = max(1, geometry.ctas // geometry.cluster_size)
+        self.agents: dict[tuple[int, Hashable], int] = {}
+        self.agent_ticks: dict[int, int] = {}
+        self.explanations: dict[int, Explain] = {}
+        self.agents_of = np.zeros(clusters, np.int64)
 
     @property
     def cluster_slots(self) -> int:
@@ -82,7 +145,10 @@ class Clocks:
         self.cluster_known[clusters] = self.tick[clusters]
         for cluster in clusters.tolist():
             if cluster in self.matrix:
-                self.matrix[cluster][:] = self.tick[cluster]
+                known, threads = self.matrix[cluster], self.cluster_slots
+                known[:, :threads] = self.tick[cluster]
+                known[:, threads:] = known[:, threads:].max(axis=0)
+                self._meet_carried(cluster, np.arange(threads))
 
     def warp_barrier(self, rows: Ints) -> None:
         """The lanes of each warp ``rows`` meet."""
@@ -103,29 +169,143 @@ class Clocks:
         self._materialise(cluster)
         self._meet(cluster, threads)
 
-    def release(self, cluster: int, threads: Ints) -> npt.NDArray[np.int32]:
+    def release(self, cluster: int, threads: Ints) -> Clock:
         """A clock holding what ``threads`` did and know up to now, for ``acquire``."""
         self._advance(np.array([cluster]))
         known = self._materialise(cluster)
-        clock: npt.NDArray[np.int32] = known[threads].max(axis=0)
-        clock[threads] = self.tick[cluster]
-        return clock
+        column: npt.NDArray[np.int32] = known[threads].max(axis=0)
+        column[threads] = self.tick[cluster]
+        carried = {
+            space: self.carried[space, cluster][threads].max(axis=0)
+            for space in CARRIED
+            if (space, cluster) in self.carried
+        }
+        return Clock(column, carried)
 
-    def acquire(self, cluster: int, threads: Ints, clock: npt.NDArray[np.int32]) -> None:
+    def acquire(self, cluster: int, threads: Ints, clock: Clock) -> None:
         """``threads`` learn what ``clock`` holds."""
         self.version += 1
+        known, size = self._materialise(cluster), clock.known.size
+        known[threads, :size] = np.maximum(known[threads, :size], clock.known)
+        for space, visible in clock.carried.items():
+            held, width = self._held(space, cluster), visible.size
+            held[threads, :width] = np.maximum(held[threads, :width], visible)
+
+    # --- agents and the asynchronous proxy
+
+    def agent(self, cluster: int, key: Hashable, explain: Explain) -> int:
+        """The number of the cluster's agent called ``key``; ``explain`` words its accesses."""
+        number = self.agents.get((cluster, key))
+        if number is None:
+            index = int(self.agents_of[cluster])
+            self.agents_of[cluster] += 1
+            launch_cluster = self.first_cta // self.geometry.cluster_size + cluster
+            number = self.first_agent + launch_cluster + self.launch_clusters * index
+            self.agents[cluster, key] = number
+            self.agent_ticks[number] = 0
+            self.explanations[number] = explain
+            self.has_agents = True
+            self._widen(cluster, index)
+        return number
+
+    def _widen(self, cluster: int, index: int) -> None:
         known = self._materialise(cluster)
-        known[threads] = np.maximum(known[threads], clock)
+        missing = self.cluster_slots + index + 1 - known.shape[1]
+        if missing > 0:
+            more = ((0, 0), (0, max(missing, known.shape[1] - self.cluster_slots)))
+            self.matrix[cluster] = np.pad(known, more)
+            if (PHASES, cluster) in self.carried:
+                self.carried[PHASES, cluster] = np.pad(self.carried[PHASES, cluster], more)
+
+    def agent_tick(self, agent: int) -> int:
+        """The tick that the agent's accesses are stamped with now."""
+        return self.agent_ticks[agent]
+
+    def advance_agent(self, agent: int) -> None:
+        """Later accesses belong to the agent's next tick."""
+        self.agent_ticks[agent] += 1
+
+    def learn(self, cluster: int, threads: Ints, agent: int, tick: int) -> None:
+        """``threads`` know the agent's accesses of all ticks below ``tick`` to have happened."""
+        self.version += 1
+        known, column = self.matrix[cluster], self._column(agent)
+        known[threads, column] = np.maximum(known[threads, column], tick)
+
+    def learn_end(self, cluster: int, threads: Ints, agent: int, tick: int) -> None:
+        """``threads`` know that the agent's ticks below ``tick`` are over; no more than that."""
+        held, column = self._held(PHASES, cluster), self._column(agent) - self.cluster_slots
+        held[threads, column] = np.maximum(held[threads, column], tick)
+
+    def known_ends(self, cluster: int, threads: Ints, agent: int) -> Ints:
+        """Per thread: the tick below which it knows the agent's to be over."""
+        held = self._held(PHASES, cluster)
+        ticks: Ints = held[threads, self._column(agent) - self.cluster_slots]
+        return ticks
+
+    def ends(self, cluster: int, threads: Ints) -> Clock:
+        """What ``threads`` know to be over."""
+        held: npt.NDArray[np.int32] = self._held(PHASES, cluster)[threads].max(axis=0)
+        return Clock(np.zeros(0, np.int32), {PHASES: held})
+
+    def known_ticks(self, cluster: int, threads: Ints, agent: int) -> Ints:
+        """Per thread: the tick below which it knows the agent."""
+        ticks: Ints = self.matrix[cluster][threads, self._column(agent)]
+        return ticks
+
+    def proxy_fence(self, cluster: int, threads: Ints, space: str) -> None:
+        """What each of ``threads`` did or knows of is visible to the asynchronous proxy."""
+        self._advance(np.array([cluster]))
+        known, held = self._materialise(cluster), self._held(space, cluster)
+        held[threads] = np.maximum(held[threads], known[threads, : self.cluster_slots])
+        held[threads, threads] = self.tick[cluster]
+
+    def visible(self, space: str, earlier: Ints, stamp: Ints, thread: Ints) -> Bools:
+        """Per element: does ``thread`` know the ordinary access of ``earlier`` (of its cluster) at
+        ``stamp`` to be visible to the asynchronous proxy? True of agents' accesses."""
+        result: Bools = earlier >= self.first_agent
+        clusters = self.cluster_of(thread) - self.first_cta // self.geometry.cluster_size
+        for cluster in np.unique(clusters).tolist():
+            held = self.carried.get((space, cluster))
+            at = np.flatnonzero(~result & (clusters == cluster))
+            if held is not None and at.size:
+                t, u = thread[at] % self.cluster_slots, earlier[at] % self.cluster_slots
+                result[at] = stamp[at] < held[t, u]
+        return result
+
+    def _held(self, space: str, cluster: int) -> npt.NDArray[np.int32]:
+        if (space, cluster) not in self.carried:
+            columns = self.cluster_slots
+            if space == PHASES:
+                columns = self._materialise(cluster).shape[1] - self.cluster_slots
+            self.carried[space, cluster] = np.zeros((self.cluster_slots, columns), np.int32)
+        return self.carried[space, cluster]
+
+    def _column(self, agent: int) -> int:
+        return self.cluster_slots + (agent - self.first_agent) // self.launch_clusters
+
+    def is_agent(self, numbers: Ints) -> Bools:
+        """Per number: is it an agent's rather than a thread's?"""
+        result: Bools = numbers >= self.first_agent
+        return result
+
+    def cluster_of(self, numbers: Ints) -> Ints:
+        """Launch-wide clusters of threads and agents."""
+        clusters = numbers // self.cluster_slots
+        if self.has_agents:
+            of_agents = (numbers - self.first_agent) % self.launch_clusters
+            clusters = np.where(numbers >= self.first_agent, of_agents, clusters)
+        return clusters
 
     def ordered(self, earlier: Ints, stamp: Ints, thread: Ints) -> Bools:
         """Per element: does the access of ``earlier`` at ``stamp`` happen before ``thread`` now?"""
         slots, size = self.geometry.slots, self.geometry.cluster_size
         cta = thread // slots
         result: Bools = (earlier == thread) & (stamp < IN_FLIGHT)
-        same_cluster = earlier // (slots * size) == thread // (slots * size)
+        same_cluster = self.same_cluster(earlier, thread)
         local = cta - self.first_cta
         cluster = local // size
-        result |= same_cluster & (stamp < self.cluster_known[cluster])
+        met = same_cluster & (stamp < self.cluster_known[cluster])
+        result |= met & (earlier < self.first_agent) if self.has_agents else met
         result |= (earlier // slots == cta) & (stamp < self.cta_known[local])
         row = thread // LANES - self.first_cta * self.geometry.warps
         result |= (earlier // LANES == thread // LANES) & (stamp < self.warp_known[row])
@@ -136,16 +316,22 @@ class Clocks:
     def _ordered_by_matrix(
         self, result: Bools, same: Bools, cluster: Ints, earlier: Ints, stamp: Ints, thread: Ints
     ) -> None:
-        open_ = same & ~result
-        for index, known in self.matrix.items():
-            at = np.flatnonzero(open_ & (cluster == index))
-            if at.size:
+        open_ = np.flatnonzero(same & ~result)
+        for index in np.unique(cluster[open_]).tolist():
+            known = self.matrix.get(index)
+            at = open_[cluster[open_] == index]
+            if known is not None:
                 t, u = thread[at] % self.cluster_slots, earlier[at] % self.cluster_slots
+                if self.has_agents:
+                    columns = self.cluster_slots + (
+                        (earlier[at] - self.first_agent) // self.launch_clusters
+                    )
+                    u = np.where(earlier[at] >= self.first_agent, columns, u)
                 result[at] = stamp[at] < known[t, u]
 
     def same_cluster(self, a: Ints, b: Ints) -> Bools:
-        """Do two thread numbers belong to one cluster?"""
-        result: Bools = a // self.cluster_slots == b // self.cluster_slots
+        """Do two numbers of threads or agents belong to one cluster?"""
+        result: Bools = self.cluster_of(a) == self.cluster_of(b)
         return result
 
     def _advance(self, clusters: Ints) -> None:
@@ -156,6 +342,7 @@ class Clocks:
         if cluster not in self.matrix:
             size, slots = self.geometry.cluster_size, self.geometry.slots
             known = np.full((size * slots,) * 2, self.cluster_known[cluster], np.int32)
+            known = np.pad(known, ((0, 0), (0, FIRST_AGENT_COLUMNS)))
             for rank in range(size):
                 part = slice(rank * slots, (rank + 1) * slots)
                 base = self.cta_known[cluster * size + rank]
@@ -172,6 +359,25 @@ class Clocks:
         joined = known[threads].max(axis=0)
         joined[threads] = self.tick[cluster]
         known[threads] = joined
+        self._meet_carried(cluster, threads)
+
+    def _meet_carried(self, cluster: int, threads: Ints) -> None:
+        for space in CARRIED:
+            held = self.carried.get((space, cluster))
+            if held is not None:
+                held[threads] = held[threads].max(axis=0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Asynchronous:
+    """An access that a thread issues and ``agent`` completes at its tick ``stamp``. ``space``: the
+    memory, for proxy fences; ``unfenced``: called for ordinary accesses before it that no proxy fence
+    follows (writes, and before a write also reads); None: it is no access of the asynchronous proxy."""
+
+    agent: int
+    stamp: int
+    space: str
+    unfenced: Race | None
 
 
 class ReaderLog:
@@ -195,9 +401,11 @@ class ReaderLog:
             return empty, empty, empty, empty
         return self.chunks[0]
 
-    def restamp(self, chosen: Bools, stamps: Ints) -> None:
-        """The chosen entries get new stamps."""
+    def restamp(self, chosen: Ints, stamps: Ints, agent: int | None) -> None:
+        """The chosen entries get new stamps, and become the agent's if there is one."""
         self.joined()[2][chosen] = stamps
+        if agent is not None:
+            self.joined()[1][chosen] = agent
 
     def keep(self, chosen: Bools) -> None:
         g, t, stamps, sites = self.joined()
@@ -313,8 +521,10 @@ class Shadow:
         site: int,
         clocks: Clocks,
         race: Race,
+        asynchronous: Asynchronous | None = None,
     ) -> None:
-        """Threads write the selected granules. ``stamp`` broadcasts against ``threads``."""
+        """Threads write the selected granules, or issue the write. ``stamp`` broadcasts against
+        ``threads``."""
         self.flights |= np.ndim(stamp) == 0 and int(stamp) >= IN_FLIGHT
         repeated = self._repeated(selection)
         if repeated is not None:
@@ -322,12 +532,12 @@ class Shadow:
         if self.writer is None:
             self._allocate_writer()
         else:
-            self._check_writer(selection, threads, clocks, race, site)
+            self._check_writer(selection, threads, clocks, race, site, asynchronous)
         if self.reader is not None:
-            self._check_readers(selection, threads, clocks, race, site)
+            self._check_readers(selection, threads, clocks, race, site, asynchronous)
         assert self.writer is not None
-        self.writer[selection] = threads
-        self.writer_stamp[selection] = stamp
+        self.writer[selection] = threads if asynchronous is None else asynchronous.agent
+        self.writer_stamp[selection] = stamp if asynchronous is None else asynchronous.stamp
         self.writer_site[selection] = site
 
     def read(
@@ -338,23 +548,28 @@ class Shadow:
         site: int,
         clocks: Clocks,
         race: Race,
+        asynchronous: Asynchronous | None = None,
     ) -> None:
-        """Threads read the selected granules."""
+        """Threads read the selected granules, or issue the read."""
         self.flights |= np.ndim(stamp) == 0 and int(stamp) >= IN_FLIGHT
         if self.writer is not None:
-            self._check_writer(selection, threads, clocks, race, site)
+            self._check_writer(selection, threads, clocks, race, site, asynchronous)
         if self.reader is None:
             self._allocate_reader()
         assert self.reader is not None
         repeated = self._repeated(selection)
         prior = self.reader[selection]
+        issuers = threads
+        if asynchronous is not None:
+            threads = np.full_like(threads, asynchronous.agent)
+            stamp = np.array(asynchronous.stamp, np.int32)
         if repeated is None and int(prior.max(initial=NOBODY)) < 0:
             self._set_reader(selection, threads, stamp, site)
             return
         if isinstance(selection, slice):
             selection = np.arange(selection.start, selection.stop)
         stamps = np.broadcast_to(np.asarray(stamp, np.int32), threads.shape)
-        self._add_readers(selection, threads, stamps, site, prior, repeated, clocks)
+        self._add_readers(selection, issuers, threads, stamps, site, prior, clocks)
 
     def _set_reader(self, selection: Selection, threads: Ints, stamp: Ints, site: int) -> None:
         assert self.reader is not None
@@ -365,14 +580,15 @@ class Shadow:
     def _add_readers(
         self,
         granules: Ints,
+        issuers: Ints,
         threads: Ints,
         stamps: Ints,
         site: int,
         prior: Ints,
-        repeated: tuple[Ints, Ints] | None,
         clocks: Clocks,
     ) -> None:
-        """Readers of granules that had readers, or several readers at once."""
+        """Readers of granules that had readers, or several readers at once. ``issuers``: the threads,
+        where ``threads`` are agents."""
         assert self.reader is not None
         crowded = self.crowd[granules] > 0
         airborne = (prior >= 0) & (self.reader_stamp[granules] >= IN_FLIGHT)
@@ -380,11 +596,13 @@ class Shadow:
         open_ = np.flatnonzero(~replaces)
         if open_.size:
             earlier = self.reader_stamp[granules[open_]]
-            done = clocks.ordered(prior[open_], earlier, threads[open_])
+            done = clocks.ordered(prior[open_], earlier, issuers[open_])
             everyone = ~crowded[open_] | self._all_ordered(
-                prior[open_], earlier, threads[open_], clocks
+                prior[open_], earlier, issuers[open_], clocks
             )
-            replaces[open_] = done & everyone
+            # A read of the asynchronous proxy does not stand for an ordinary one: that needs its own fence.
+            alike = ~clocks.is_agent(threads[open_]) | clocks.is_agent(prior[open_])
+            replaces[open_] = done & everyone & alike
         winners = np.flatnonzero(replaces)
         chosen = granules[winners]
         self.reader[chosen] = threads[winners]
@@ -400,7 +618,10 @@ class Shadow:
     @staticmethod
     def _all_ordered(prior: Ints, stamp: Ints, threads: Ints, clocks: Clocks) -> Bools:
         """Is every access of the prior's cluster up to ``stamp`` known to ``threads``, whoever
-        made it? Sufficient, not necessary: only CTA-wide and cluster-wide barriers count."""
+        made it? Sufficient, not necessary: only CTA-wide and cluster-wide barriers count, and with
+        agents, whose stamps are of another scale, nothing does."""
+        if clocks.has_agents:
+            return np.zeros(prior.size, np.bool_)
         slots, size = clocks.geometry.slots, clocks.geometry.cluster_size
         local = threads // slots - clocks.first_cta
         known = clocks.cluster_known[local // size]
@@ -437,33 +658,68 @@ class Shadow:
                 self._compact(clocks)
 
     def _compact(self, clocks: Clocks) -> None:
+        """Readers that everyone knows of need no entry. With agents, to which that does not make them
+        known, each reader keeps its latest: it stands for those before it."""
         g, t, stamps, _ = self.log.joined()
+        crowded = self.crowd[g] > 0
+        if clocks.has_agents:
+            self.log.keep(crowded & (_latest(_pairs(g, t), stamps) | (stamps >= IN_FLIGHT)))
+            return
         local = t // clocks.geometry.slots - clocks.first_cta
         known = clocks.cluster_known[local // clocks.geometry.cluster_size]
         if clocks.geometry.cluster_size == 1:
             known = np.maximum(known, clocks.cta_known[local])
-        self.log.keep((self.crowd[g] > 0) & (stamps >= known))
+        self.log.keep(crowded & (stamps >= known))
 
     def forget_clusters(self) -> None:
         """The batch's threads are over: the log (which orders threads of one cluster) is idle."""
         self.log.clear()
 
+    def forget(self) -> None:
+        """Every access so far happens before every one to come: those in flight stay."""
+        if self.writer is not None:
+            self.writer[self.writer_stamp < IN_FLIGHT] = NOBODY
+        if self.reader is not None:
+            done = self.reader_stamp < IN_FLIGHT
+            self.reader[done], self.crowd[done] = NOBODY, 0
+            self.log.keep(self.log.joined()[2] >= IN_FLIGHT)
+        self.far_reader = None
+
     # --- landing
 
-    def land_write(self, selection: Selection, threads: Ints, flight: int, stamps: Ints) -> None:
-        """The writes stamped ``flight`` that the granules still hold happen now, at ``stamps``."""
+    def land_write(
+        self,
+        selection: Selection,
+        threads: Ints,
+        flight: int,
+        stamps: Ints,
+        agent: int | None = None,
+    ) -> None:
+        """The writes stamped ``flight`` that the granules still hold happen now, at ``stamps``, as the
+        agent's if there is one."""
         assert self.writer is not None
         held = (self.writer_stamp[selection] == flight) & (self.writer[selection] == threads)
         at = np.flatnonzero(held)
         self.writer_stamp[_granules_at(selection, at)] = stamps[at]
+        if agent is not None:
+            self.writer[_granules_at(selection, at)] = agent
 
-    def land_read(self, selection: Selection, threads: Ints, flight: int, stamps: Ints) -> None:
-        """The reads stamped ``flight`` happen now, at ``stamps``."""
+    def land_read(
+        self,
+        selection: Selection,
+        threads: Ints,
+        flight: int,
+        stamps: Ints,
+        agent: int | None = None,
+    ) -> None:
+        """The reads stamped ``flight`` happen now, at ``stamps``, as the agent's if there is one."""
         assert self.reader is not None
         granules = _granules_at(selection, np.arange(threads.size))
         alone = (self.reader[granules] == threads) & (self.crowd[granules] == 0)
         at = np.flatnonzero(alone & (self.reader_stamp[granules] == flight))
         self.reader_stamp[granules[at]] = stamps[at]
+        if agent is not None:
+            self.reader[granules[at]] = agent
         if not self.log.size:
             return
         held, readers, logged, _ = self.log.joined()
@@ -473,7 +729,7 @@ class Shadow:
         wanted = _pairs(held[entries], readers[entries])
         place = np.minimum(np.searchsorted(keys, wanted), keys.size - 1)
         mine = keys[place] == wanted
-        self.log.restamp(entries[mine], stamps[order[place[mine]]])
+        self.log.restamp(entries[mine], stamps[order[place[mine]]], agent)
         # The latest of a crowd's readers, anew.
         crowded = np.unique(granules[self.crowd[granules] > 0])
         of_crowd = np.isin(held, crowded)
@@ -489,19 +745,44 @@ class Shadow:
         clocks: Clocks,
         race: Race,
         site: int,
+        asynchronous: Asynchronous | None = None,
     ) -> None:
         assert self.writer is not None
         prior = self.writer[selection]
-        suspects = np.flatnonzero(
-            (prior >= 0) & self._others(prior, self.writer_stamp[selection], threads)
-        )
+        # A thread's own writes need a proxy fence, too.
+        suspect = prior >= 0
+        if asynchronous is None:
+            suspect &= self._others(prior, self.writer_stamp[selection], threads)
+        suspects = np.flatnonzero(suspect)
         if not suspects.size:
             return
         granules = _granules_at(selection, suspects)
         prior, threads = prior[suspects], threads[suspects]
         stamps = self.writer_stamp[granules]
         bad = ~clocks.ordered(prior, stamps, threads)
-        self._report(bad, granules, threads, prior, stamps, self.writer_site[granules], race, site)
+        sites = self.writer_site[granules]
+        self._report(bad, granules, threads, prior, stamps, sites, race, site)
+        self._report_unfenced(
+            ~bad, granules, threads, prior, stamps, sites, site, clocks, asynchronous
+        )
+
+    def _report_unfenced(
+        self,
+        ordered: Bools,
+        granules: Ints,
+        threads: Ints,
+        earlier: Ints,
+        stamps: Ints,
+        sites: Ints,
+        site: int,
+        clocks: Clocks,
+        asynchronous: Asynchronous | None,
+    ) -> None:
+        """Reports the ``ordered`` accesses behind which the asynchronous one does not queue."""
+        if asynchronous is None or asynchronous.unfenced is None:
+            return
+        bad = ordered & ~clocks.visible(asynchronous.space, earlier, stamps, threads)
+        self._report(bad, granules, threads, earlier, stamps, sites, asynchronous.unfenced, site)
 
     def _others(self, prior: Ints, stamps: Ints, threads: Ints) -> Bools:
         """Accesses that program order may not order: other threads', and those in flight."""
@@ -509,7 +790,13 @@ class Shadow:
         return result | (stamps >= IN_FLIGHT) if self.flights else result
 
     def _check_readers(
-        self, selection: Selection, threads: Ints, clocks: Clocks, race: Race, site: int
+        self,
+        selection: Selection,
+        threads: Ints,
+        clocks: Clocks,
+        race: Race,
+        site: int,
+        asynchronous: Asynchronous | None,
     ) -> None:
         assert self.reader is not None
         prior = self.reader[selection]
@@ -517,15 +804,22 @@ class Shadow:
         if not at.size:
             return
         granules, prior, threads = _granules_at(selection, at), prior[at], threads[at]
-        self._check_crowd(granules, threads, clocks, race, site)
-        other = np.flatnonzero(self._others(prior, self.reader_stamp[granules], threads))
+        self._check_crowd(granules, threads, clocks, race, site, asynchronous)
+        if asynchronous is None:
+            other = np.flatnonzero(self._others(prior, self.reader_stamp[granules], threads))
+        else:
+            # A thread's own reads need a proxy fence, too.
+            other = np.arange(prior.size)
         if other.size:
-            g = granules[other]
-            stamps = self.reader_stamp[g]
-            bad = ~clocks.ordered(prior[other], stamps, threads[other])
-            bad &= (self.crowd[g] == 0) | ~clocks.same_cluster(prior[other], threads[other])
-            sites = self.reader_site[g]
-            self._report(bad, g, threads[other], prior[other], stamps, sites, race, site)
+            g, first, writers = granules[other], prior[other], threads[other]
+            stamps, sites = self.reader_stamp[g], self.reader_site[g]
+            # A crowd of the writer's cluster is in the log.
+            alone = (self.crowd[g] == 0) | ~clocks.same_cluster(first, writers)
+            done = clocks.ordered(first, stamps, writers)
+            self._report(alone & ~done, g, writers, first, stamps, sites, race, site)
+            self._report_unfenced(
+                alone & done, g, writers, first, stamps, sites, site, clocks, asynchronous
+            )
         if self.far_reader is not None:
             far = self.far_reader[granules]
             lone = np.flatnonzero((far >= 0) & ~clocks.same_cluster(far, threads))
@@ -539,7 +833,13 @@ class Shadow:
         self.crowd[granules] = 0
 
     def _check_crowd(
-        self, granules: Ints, threads: Ints, clocks: Clocks, race: Race, site: int
+        self,
+        granules: Ints,
+        threads: Ints,
+        clocks: Clocks,
+        race: Race,
+        site: int,
+        asynchronous: Asynchronous | None,
     ) -> None:
         """Granules with several readers of one cluster: all are in the log, the first included.
 
@@ -562,8 +862,12 @@ class Shadow:
         mine = g[position] == held
         at = np.flatnonzero(mine)
         writer = writers[position[at]]
-        bad = ~clocks.ordered(readers[at], stamps[at], writer)
-        self._report(bad, held[at], writer, readers[at], stamps[at], sites[at], race, site)
+        held, readers, stamps, sites = held[at], readers[at], stamps[at], sites[at]
+        done = clocks.ordered(readers, stamps, writer)
+        self._report(~done, held, writer, readers, stamps, sites, race, site)
+        self._report_unfenced(
+            done, held, writer, readers, stamps, sites, site, clocks, asynchronous
+        )
         self.log.keep(~mine)
 
     def _report_repeated(
@@ -628,6 +932,15 @@ class Shadow:
 def _pairs(granules: Ints, threads: Ints) -> Ints:
     """(granule, thread) as one number, ascending as they are."""
     return (granules.astype(np.int64) << 32) | threads.astype(np.int64)
+
+
+def _latest(keys: Ints, stamps: Ints) -> Bools:
+    """Per element: has no other of its key a later stamp, or the same and a later place?"""
+    order = np.lexsort((stamps, keys))
+    last = np.append(keys[order][1:] != keys[order][:-1], True)
+    result = np.zeros(keys.size, np.bool_)
+    result[order] = last
+    return result
 
 
 def _granules_at(selection: Selection, positions: Ints) -> Ints:

@@ -15,10 +15,12 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from tilejit import dtypes
 from tilejit.errors import InternalError, Span, fault
-from tilejit.ir import nodes
+from tilejit.ir import nodes, tensor_map
+from tilejit.ir.tensor_map import MAP_ALIGN_BYTES, MAP_BYTES, TensorMap, TensorMapSpec
 from tilejit.sim import access, scalar
 from tilejit.sim.access import Bytes
 from tilejit.sim.cohort import Array, Cohort
@@ -31,11 +33,14 @@ from tilejit.sim.expr import (
     unsimulated,
 )
 from tilejit.sim.faults import Site
-from tilejit.sim.geometry import LANES, Bools
+from tilejit.sim.geometry import LANES, WARPS_PER_GROUP, Bools, any_lane
 from tilejit.sim.inline import Inline
+from tilejit.sim.mbarrier import Suspension
 from tilejit.sim.memory import WORDS
+from tilejit.sim.transfers import Side
 from tilejit.tile.family import (
     BitArray,
+    Chunks,
     Element,
     Elsewhere,
     FamilyIndex,
@@ -47,6 +52,8 @@ from tilejit.tile.family import (
     Register,
     ScalarApply,
     Step,
+    TensorBox,
+    Transfer,
     Value,
     Variable,
 )
@@ -57,6 +64,9 @@ Update: TypeAlias = Callable[[tuple[int, int], Bytes], Bytes]
 
 ATOMIC = frozenset({"atom", "red"})
 ORDERING = frozenset({"acquire", "release", "acq_rel", "sc"})
+PROXY_SPACES = ("shared", "global")
+COMPLETED = frozenset({"mbarrier", "cp_async_bulk", "cp_async_bulk_tensor", "st_async", "wgmma"})
+"""Families whose accesses, or waits, are those of agents (``hazards``)."""
 STRONG = ORDERING | {"relaxed", "volatile", "mmio"}
 """Modifiers of accesses that may meet others without a race."""
 
@@ -80,6 +90,16 @@ class PreparedMemory:
 
 
 @dataclass(slots=True, eq=False)
+class PreparedBox(PreparedMemory):
+    """``address``: of the tensor's buffer, or of the map that the caller encoded. ``spec``: the map that
+    a launch encodes, with what it computes in ``numbers``; None for the caller's."""
+
+    coords: list[Evaluate]
+    spec: TensorMapSpec | None
+    numbers: dict[nodes.Expr, Evaluate]
+
+
+@dataclass(slots=True, eq=False)
 class PreparedImmediate:
     bits: Array
 
@@ -89,13 +109,15 @@ Prepared: TypeAlias = PreparedRegisters | PreparedMemory | PreparedImmediate
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """The issue in progress: its cohort, its prepared operands, and the mask without ``pred``."""
+    """The issue in progress: its cohort, its prepared operands, the mask without ``pred``, and the sites
+    of what a transfer reads and writes."""
 
     cohort: Cohort
     issue: Issue
     operands: dict[int, Prepared]
     unpredicated: Any
     span: Span | None
+    transfer_sites: tuple[Site, Site] | None
 
 
 class SimMachine:
@@ -107,12 +129,19 @@ class SimMachine:
     def _prepared(self, operand: NativeOperand) -> Prepared:
         return self._call.operands[id(operand)]
 
-    def read(self, operand: NativeOperand) -> list[BitArray]:
+    def read(self, operand: NativeOperand, warps: Bools | None = None) -> list[BitArray]:
         found = self._prepared(operand)
         if isinstance(found, PreparedImmediate):
             return [found.bits]
         if isinstance(found, PreparedRegisters):
-            return [reader(self._call.cohort) for reader in found.readers]
+            c, mask = self._call.cohort, self._call.cohort.mask
+            if warps is not None:
+                c.mask = c.mask_array() & warps[:, None]
+            bits = [reader(c) for reader in found.readers]
+            c.mask = mask
+            return bits
+        if isinstance(found, PreparedBox):
+            return [coord(self._call.cohort) for coord in found.coords]
         raise self._misuse("read")
 
     def write(self, operand: NativeOperand, bits: list[BitArray]) -> None:
@@ -214,6 +243,170 @@ class SimMachine:
     def wait_group(self, pending: int | None) -> None:
         self._call.cohort.batch.copies.wait(self._call.cohort, pending)
 
+    def threads(self) -> list[tuple[int, int]]:
+        rows, lanes = np.nonzero(self._call.cohort.mask_array())
+        return list(zip(rows.tolist(), lanes.tolist()))
+
+    def address(self, operand: Memory) -> npt.NDArray[np.int64]:
+        c = self._call.cohort
+        where = self._memory(operand).address(c)
+        whole: npt.NDArray[np.int64] = np.broadcast_to(where, (c.warps, LANES)).astype(np.int64)
+        return whole
+
+    def cluster_rank(self) -> npt.NDArray[np.int64]:
+        c = self._call.cohort
+        rank: npt.NDArray[np.int64] = (c.cta() % self.cluster_size).astype(np.int64)
+        return rank
+
+    @property
+    def cluster_size(self) -> int:
+        return self._call.cohort.batch.geometry.cluster_size
+
+    def tensor_map(self, operand: TensorBox, thread: tuple[int, int]) -> TensorMap | None:
+        found = self._prepared(operand)
+        if not isinstance(found, PreparedBox):
+            raise self._misuse("find a tensor map in")
+        c = self._call.cohort
+
+        def at(value: Evaluate) -> int:
+            return int(np.broadcast_to(value(c), (c.warps, LANES))[thread])
+
+        if found.spec is None:
+            return self._callers_map(operand, thread)
+        map_ = found.spec.evaluate(at(found.address), lambda e: at(found.numbers[e])).settled()
+        tensor_map.refuse(map_, f"the tensor map of {found.spec.buffer}", found.spec.span)
+        return map_
+
+    def _callers_map(self, operand: TensorBox, thread: tuple[int, int]) -> TensorMap | None:
+        """The map whose picture lies at the operand's address; None, with a fault, where none does."""
+        lane = np.zeros((self._call.cohort.warps, LANES), np.bool_)
+        lane[thread] = True
+        self.check_aligned(operand, MAP_ALIGN_BYTES, np.arange(LANES) == thread[1])
+        found = self._memory(operand)
+        c = self._call.cohort
+        parts = [
+            access.load(
+                c, found.address(c) + np.int64(start), 16, found.reads, "global", found.name
+            )
+            for start in range(0, MAP_BYTES, 16)
+        ]
+        map_ = tensor_map.pictured(b"".join(part[thread].tobytes() for part in parts))
+        if map_ is None:
+            message = "the address of a tensor map holds none that tile.encode_tensor_map made"
+            self.fault("sim/tensor-map", message, lane)
+        return map_
+
+    def transfer(self, thread: tuple[int, int], transfer: Transfer) -> None:
+        c = self._call.cohort
+        dst, src = self._side(transfer.dst, writes=True), self._side(transfer.src, writes=False)
+        c.batch.transfers.issue(c, *thread, transfer, dst, src)
+
+    def _side(self, chunks: Chunks, *, writes: bool) -> Side:
+        """What messages call one side of a transfer. Its bounds are those of whatever buffer holds each
+        chunk: the operand may be a tensor map."""
+        found, sites = self._call.operands.get(id(chunks.operand)), self._call.transfer_sites
+        assert sites is not None, "the issue's family has transfers"
+        return Side(sites[int(writes)], found.name if isinstance(found, PreparedMemory) else None)
+
+    def commit_bulk(self) -> None:
+        self._call.cohort.batch.transfers.commit(self._call.cohort)
+
+    def wait_bulk(self, pending: int, read: bool) -> None:
+        self._call.cohort.batch.transfers.wait(self._call.cohort, pending, read)
+
+    def proxy_fence(self, space: str) -> None:
+        c = self._call.cohort
+        clocks = c.batch.clocks
+        if not c.batch.shared.watch.hazards:
+            return
+        spaces = PROXY_SPACES if space == "" else ("global" if space == "global" else "shared",)
+        threads = c.lanes().threads
+        local = threads // clocks.cluster_slots - clocks.first_cta // c.batch.geometry.cluster_size
+        for cluster in np.unique(local).tolist():
+            own = threads[local == cluster] % clocks.cluster_slots
+            for one in spaces:
+                clocks.proxy_fence(cluster, own, one)
+
+    def publish_barriers(self) -> None:
+        self._call.cohort.batch.mbarriers.publish(self._call.cohort)
+
+    def mbarrier_init(self, operand: NativeOperand, count: BitArray) -> None:
+        c, found = self._call.cohort, self._memory(operand)
+        c.batch.mbarriers.initialise(c, found.address(c), found.updates, found.name, count)
+
+    def mbarrier_inval(self, operand: NativeOperand) -> None:
+        c, found = self._call.cohort, self._memory(operand)
+        c.batch.mbarriers.invalidate(c, found.address(c), found.updates, found.name)
+
+    def mbarrier_arrive(
+        self,
+        operand: NativeOperand,
+        count: BitArray,
+        expect_bytes: BitArray | None,
+        *,
+        drop: bool,
+        release: bool,
+    ) -> BitArray:
+        c, found = self._call.cohort, self._memory(operand)
+        return c.batch.mbarriers.arrive(
+            c, found.address(c), found.updates, found.name, count, expect_bytes, drop, release
+        )
+
+    def mbarrier_transactions(self, operand: NativeOperand, nbytes: BitArray, expect: bool) -> None:
+        c, found = self._call.cohort, self._memory(operand)
+        c.batch.mbarriers.transactions(
+            c, found.address(c), found.updates, found.name, nbytes, expect
+        )
+
+    def mbarrier_test(
+        self, operand: NativeOperand, phase: BitArray, *, parity: bool, acquire: bool, suspend: bool
+    ) -> BitArray:
+        c, found = self._call.cohort, self._memory(operand)
+        over, awaited = c.batch.mbarriers.test(
+            c, found.address(c), found.updates, found.name, phase, parity, acquire, suspend
+        )
+        failed = Suspension(found.updates, awaited, parity, None) if awaited else None
+        if suspend:
+            c.held = failed
+        else:
+            c.polled = failed
+        return over
+
+    def mbarrier_arrive_on_copies(self, operand: NativeOperand, counted: bool) -> None:
+        c, found = self._call.cohort, self._memory(operand)
+        c.batch.mbarriers.arrive_on_copies(c, found.address(c), found.updates, found.name, counted)
+
+    def warpgroups(self) -> npt.NDArray[np.int64]:
+        c = self._call.cohort
+        positions = np.arange(c.rows.size)[any_lane(c.mask_array())]
+        fours: npt.NDArray[np.int64] = positions.reshape(-1, WARPS_PER_GROUP)
+        return fours
+
+    def warpgroup_read(self, warp: int, addresses: npt.NDArray[np.int64]) -> Bytes:
+        c, sites = self._call.cohort, self._call.transfer_sites
+        assert sites is not None, "wgmma is among the families that complete later"
+        return c.batch.warpgroups.read(c, int(c.rows[warp]), addresses, sites[0])
+
+    def warpgroup_hold(self, operand: NativeOperand, columns: int) -> None:
+        found, c = self._prepared(operand), self._call.cohort
+        if not isinstance(found, PreparedRegisters):
+            raise self._misuse("hold")
+        places = [place for place in found.registers if place is not None]
+        c.batch.warpgroups.hold(c, places, columns, self._call.span)
+
+    def warpgroup_fence(self) -> None:
+        self._call.cohort.batch.warpgroups.fence(self._call.cohort)
+
+    def warpgroup_commit(self) -> None:
+        self._call.cohort.batch.warpgroups.commit(self._call.cohort)
+
+    def warpgroup_wait(self, pending: int) -> None:
+        self._call.cohort.batch.warpgroups.wait(self._call.cohort, pending)
+
+    def fault(self, code: str, message: str, lanes: Array) -> None:
+        c = self._call.cohort
+        c.batch.lane_fault(c, code, message, self._call.span, lanes)
+
     def unsimulated(self, what: str) -> NoReturn:
         raise unsimulated(what, self._call.span)
 
@@ -257,6 +450,9 @@ class Steps:
         return self._issue(step, step.span or span)
 
     def _let(self, step: Let) -> Action:
+        if step.value is None:
+            result = self.expressions.slot(step.var)
+            return lambda c: c.declare(result, None)
         value = self.expressions.compile(step.value)
         if isinstance(step.var.type, nodes.PointerType):
             self.expressions.origins[step.var.name] = self.expressions.origin(step.value)
@@ -269,7 +465,7 @@ class Steps:
             self._typed_input(item, param, span)
             for item, param in zip(step.inputs, step.function.params)
         ]
-        writer = self._register_writer(step.dst)
+        writer = self._register_writer(step.dst, span)
         dtype = step.function.type.dtype
 
         def apply(c: Cohort) -> None:
@@ -297,13 +493,14 @@ class Steps:
             raise unsimulated(f"`{issue.form.spelling}` (family {issue.form.family})", span)
         execute = family.execute
         spelling, aligned = issue.form.spelling, "aligned" in issue.form.modifiers
+        sites = self._transfer_sites(issue, span)
         if issue.pred is None:
 
             def run(c: Cohort) -> None:
                 if c.any_active():
                     if aligned:
                         check_aligned(c, spelling, span)
-                    execute(issue, SimMachine(Call(c, issue, operands, c.mask, span)))
+                    execute(issue, SimMachine(Call(c, issue, operands, c.mask, span, sites)))
 
             return run
         pred = self.expressions.compile(issue.pred)
@@ -312,7 +509,7 @@ class Steps:
             outer = c.mask
             yes, _, some, _ = c.narrow(pred(c))
             c.mask = yes if some else np.zeros((c.warps, LANES), np.bool_)
-            machine = SimMachine(Call(c, issue, operands, outer, span))
+            machine = SimMachine(Call(c, issue, operands, outer, span, sites))
             if some:
                 if aligned:
                     check_aligned(c, spelling, span)
@@ -322,6 +519,20 @@ class Steps:
             c.mask = outer
 
         return run_predicated
+
+    def _transfer_sites(self, issue: Issue, span: Span | None) -> tuple[Site, Site] | None:
+        """What the issue's transfers read and write, if it can have any. A reduction is atomic, and
+        orders nothing."""
+        accesses = self.expressions.accesses
+        if issue.form.family not in COMPLETED:
+            return None
+        accesses.asynchronous = True
+        spelling, words = issue.form.spelling, issue.form.spelling.split(".")
+        reduction = words[0] == "red" or "reduce" in words
+        reads = Site(len(accesses.sites), "reads", spelling, span, False, True)
+        writes = Site(reads.index + 1, "writes", spelling, span, reduction, True)
+        accesses.sites += [reads, writes]
+        return reads, writes
 
     def _prepare(
         self, issue: Issue, position: int, operand: NativeOperand, span: Span | None
@@ -333,12 +544,25 @@ class Steps:
             return PreparedImmediate(np.full((1, 1), value & mask, word))
         if isinstance(operand, Memory):
             return self._prepare_memory(issue, position, operand, span)
+        if isinstance(operand, TensorBox):
+            return self._prepare_box(issue, position, operand, span)
         found = PreparedRegisters()
         for item in operand.items:
+            if isinstance(item, Register) and issue.form.family == "wgmma":
+                self._add_held(found, item, span)
+                continue
             found.readers.append(self._reader(item, span))
-            found.writers.append(self._writer(item, span))
+            found.writers.append(self.writer(item, span))
             found.registers.append(self._place(item) if isinstance(item, Register) else None)
         return found
+
+    def _add_held(self, found: PreparedRegisters, item: Register, span: Span | None) -> None:
+        """A register that wgmma itself reads and writes, which counts as no access of a thread."""
+        name, unit, nbytes = self._place(item)
+        word = WORDS[nbytes]
+        found.readers.append(lambda c: read_register(c, name, unit, nbytes, span))
+        found.writers.append(lambda c, bits: c.files[name].write(unit, bits.astype(word), c.mask))
+        found.registers.append((name, unit, nbytes))
 
     def _prepare_memory(
         self, issue: Issue, position: int, operand: Memory, span: Span | None
@@ -354,8 +578,12 @@ class Steps:
             accesses.will_store(name, operand.space)
         spelling = issue.form.spelling
         words = set(issue.form.modifiers)
-        strong = bool(words & STRONG) or issue.form.mnemonic in ATOMIC
-        accesses.fences |= bool(words & ORDERING)
+        # What completes on an mbarrier is modelled; its order words say nothing of other accesses. With
+        # fences around it, a relaxed arrival or wait orders.
+        modelled = issue.form.family in COMPLETED
+        accesses.communicates |= issue.form.family == "mbarrier" and _may_order(issue)
+        strong = not modelled and (bool(words & STRONG) or issue.form.mnemonic in ATOMIC)
+        accesses.fences |= not modelled and bool(words & ORDERING)
         asynchronous = "async" in issue.form.effects
 
         def site(verb: str) -> Site:
@@ -364,6 +592,33 @@ class Steps:
         return PreparedMemory(
             address, operand.space, name,
             reads=site("reads"), writes=site("writes"), updates=site("updates"),
+        )  # fmt: skip
+
+    def _prepare_box(
+        self, issue: Issue, position: int, operand: TensorBox, span: Span | None
+    ) -> PreparedBox:
+        accesses = self.expressions.accesses
+        spec = operand.map if isinstance(operand.map, TensorMapSpec) else None
+        numbers: dict[nodes.Expr, Evaluate] = {}
+        if isinstance(operand.map, TensorMapSpec):
+            name, base = operand.map.buffer, np.full((1, 1), accesses.base(operand.map.buffer))
+            address: Evaluate = lambda c: base  # noqa: E731
+            numbers = {
+                n: self.expressions.compile(n)
+                for n in operand.map.numbers()
+                if not isinstance(n, int)
+            }
+        else:
+            name, address = None, self.expressions.compile(operand.map)
+        if "w" in issue.form.operands[position].direction:
+            accesses.will_store(name, "global")
+        reads, writes, updates = (
+            accesses.site(verb, issue.form.spelling, span, False, True)
+            for verb in ("reads", "writes", "updates")
+        )
+        coords = [self.expressions.compile(coord) for coord in operand.coords]
+        return PreparedBox(
+            address, "global", name, reads, writes, updates, coords, spec, numbers
         )  # fmt: skip
 
     def _check_local(
@@ -387,13 +642,12 @@ class Steps:
         return name, register.slot * (nbytes // self.expressions.storage.unit_bytes[name]), nbytes
 
     def _register_reader(self, register: Register, span: Span | None) -> Evaluate:
-        name, unit, nbytes = self._place(register)
-        return lambda c: read_register(c, name, unit, nbytes, span)
+        return self.expressions.register_reader(*self._place(register), span)
 
-    def _register_writer(self, register: Register) -> BitWriter:
+    def _register_writer(self, register: Register, span: Span | None) -> BitWriter:
         name, unit, nbytes = self._place(register)
-        word = WORDS[nbytes]
-        return lambda c, bits: c.files[name].write(unit, bits.astype(word, copy=False), c.mask)
+        word, write = WORDS[nbytes], self.expressions.register_writer(name, unit, span)
+        return lambda c, bits: write(c, bits.astype(word, copy=False))
 
     def _reader(
         self, item: Register | Value | Variable | Element | None, span: Span | None
@@ -416,11 +670,11 @@ class Steps:
             return lambda c: value(c).view(np.uint64)
         return lambda c: scalar.to_bits(value(c), dtype)
 
-    def _writer(
+    def writer(
         self, item: Register | Value | Variable | Element | None, span: Span | None
     ) -> BitWriter | None:
         if isinstance(item, Register):
-            return self._register_writer(item)
+            return self._register_writer(item, span)
         if isinstance(item, Variable):
             return self._variable_writer(item.var)
         if isinstance(item, Element):
@@ -438,6 +692,12 @@ class Steps:
         dtype = dtype_of(var.type)
         word = WORDS[dtype.bytes]
         return lambda c, bits: c.assign(slot, scalar.to_value(bits.astype(word, copy=False), dtype))
+
+
+def _may_order(issue: Issue) -> bool:
+    """Is it a relaxed arrival or wait, which orders with fences?"""
+    words = issue.form.modifiers
+    return "relaxed" in words and words[0] not in ("expect_tx", "complete_tx")
 
 
 def run_all(actions: Sequence[Action]) -> Action:

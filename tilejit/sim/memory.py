@@ -20,7 +20,14 @@ import numpy.typing as npt
 from tilejit.dtypes import DType
 from tilejit.sim.faults import FaultLog, Site, place
 from tilejit.sim.geometry import Bools, Geometry, Ints
-from tilejit.sim.hazards import IN_FLIGHT, MAX_GRANULE_BYTES, Clocks, Shadow
+from tilejit.sim.hazards import (
+    IN_FLIGHT,
+    MAX_GRANULE_BYTES,
+    Asynchronous,
+    Clocks,
+    Race,
+    Shadow,
+)
 
 if TYPE_CHECKING:
     from tilejit.sim.copies import Copies
@@ -60,6 +67,8 @@ class Window:
     word_aligned: bool
     dtype: DType | None = None
     words: dict[int, Any] = field(default_factory=dict)
+    objects: npt.NDArray[np.bool_] | None = None
+    """Per byte: does it belong to a live mbarrier? None: there was none yet."""
 
     def gather(self, offsets: Ints, nbytes: int, dense: bool) -> Bytes:
         """``nbytes`` from each offset: shape (lanes, nbytes)."""
@@ -179,19 +188,29 @@ class Memory:
         unwritten = window.unwritten(offsets, nbytes, dense)
         if unwritten is not None:
             at = np.flatnonzero(unwritten)
-            what = f"reads {nbytes} bytes of `{window.name}` that nobody has written"
-            self.report("sim/unwritten-read", what, site, lanes, at, window, int(offsets[at[0]]))
+            first = int(offsets[at[0]])
+            what = f"reads {nbytes} bytes of `{self.owner(window, first)}` that nobody has written"
+            self.report("sim/unwritten-read", what, site, lanes, at, window, first)
 
     def watch_read(
-        self, window: Window, offsets: Ints, nbytes: int, lanes: Lanes, site: Site, dense: bool
+        self,
+        window: Window,
+        offsets: Ints,
+        nbytes: int,
+        lanes: Lanes,
+        site: Site,
+        dense: bool,
+        asynchronous: Asynchronous | None = None,
     ) -> None:
         """Notes a read in the history, and reports what it races with."""
+        if window.objects is not None:
+            self._check_objects(window, window.objects, offsets, nbytes, lanes, site, dense)
         shadow = window.shadow
         if shadow is None or self.clocks is None:
             return
         chosen, threads = self._granules(shadow, window, offsets, nbytes, lanes, dense)
-        stamp = self._stamp_per(threads, lanes)
-        shadow.read(chosen, threads, stamp, site.index, self.clocks, self._race(window, site))
+        stamp, race = self._stamp_per(threads, lanes), self._race(window, site)
+        shadow.read(chosen, threads, stamp, site.index, self.clocks, race, asynchronous)
 
     def write(self, window: Window, offsets: Ints, values: Bytes, lanes: Lanes, site: Site) -> None:
         """Checked store of (lanes, nbytes) at in-bounds offsets."""
@@ -201,26 +220,72 @@ class Memory:
         window.scatter(offsets, values, dense)
 
     def watch_write(
-        self, window: Window, offsets: Ints, nbytes: int, lanes: Lanes, site: Site, dense: bool
+        self,
+        window: Window,
+        offsets: Ints,
+        nbytes: int,
+        lanes: Lanes,
+        site: Site,
+        dense: bool,
+        asynchronous: Asynchronous | None = None,
     ) -> None:
         """Notes a write in the history, and reports what it races with."""
+        if window.objects is not None:
+            self._check_objects(window, window.objects, offsets, nbytes, lanes, site, dense)
         shadow = window.shadow
         if shadow is None or self.clocks is None:
             return
         chosen, threads = self._granules(shadow, window, offsets, nbytes, lanes, dense)
-        stamp = self._stamp_per(threads, lanes)
-        shadow.write(chosen, threads, stamp, site.index, self.clocks, self._race(window, site))
+        stamp, race = self._stamp_per(threads, lanes), self._race(window, site)
+        shadow.write(chosen, threads, stamp, site.index, self.clocks, race, asynchronous)
+
+    def _check_objects(
+        self,
+        window: Window,
+        objects: Bools,
+        offsets: Ints,
+        nbytes: int,
+        lanes: Lanes,
+        site: Site,
+        dense: bool,
+    ) -> None:
+        """Reports ordinary accesses to the bytes of live mbarriers."""
+        if dense:
+            first = int(offsets[0])
+            hit = objects[first : first + offsets.size * nbytes].reshape(-1, nbytes).any(axis=1)
+        elif nbytes <= MAX_GRANULE_BYTES:
+            # An access is aligned and an object has 8 bytes: its first byte, or one 8 further, tells.
+            hit = objects[offsets] | objects[offsets + max(0, nbytes - 8)]
+        else:
+            hit = objects[offsets[:, None] + np.arange(nbytes)].any(axis=1)
+        if hit.any():
+            at = np.flatnonzero(hit)
+            what = (
+                f"{site.verb} {nbytes} bytes that hold a live mbarrier: only mbarrier instructions may "
+                "touch it before mbarrier.inval"
+            )
+            self.report("sim/mbarrier-object", what, site, lanes, at, window, int(offsets[at[0]]))
 
     def landed(
-        self, window: Window, offsets: Ints, nbytes: int, lanes: Lanes, flight: int, *, wrote: bool
+        self,
+        window: Window,
+        offsets: Ints,
+        nbytes: int,
+        lanes: Lanes,
+        flight: int,
+        *,
+        wrote: bool,
+        agent: int | None = None,
     ) -> None:
-        """The accesses that were noted with the stamp ``flight`` happen now, as the lanes' stamps say."""
+        """The accesses that were noted with the stamp ``flight`` happen now, as the lanes' stamps say:
+        as the lanes' own, or as the ``agent``'s."""
         shadow = window.shadow
         if shadow is None:
             return
         chosen, threads = self._granules(shadow, window, offsets, nbytes, lanes, False)
         land = shadow.land_write if wrote else shadow.land_read
-        land(chosen, threads, flight, self._stamp_per(threads, lanes))
+        stamps = np.broadcast_to(self._stamp_per(threads, lanes), threads.shape)
+        land(chosen, threads, flight, stamps, agent)
 
     @staticmethod
     def _granules(
@@ -290,6 +355,11 @@ class Memory:
         """``byte 64 (element 16) of `S``` ."""
         raise NotImplementedError
 
+    def owner(self, window: Window, offset: int) -> str:
+        """The name of the buffer that the byte belongs to."""
+        del offset
+        return window.name
+
     def _stamp_per(self, threads: Ints, lanes: Lanes) -> Any:
         if np.ndim(lanes.stamp) == 0 or threads.size == lanes.threads.size:
             return lanes.stamp
@@ -306,6 +376,9 @@ class Memory:
             if self.watch.ordered_by_memory:
                 self.watch.notes.add(UNORDERED_NOTE)
                 return
+            if self.clocks is not None and earlier >= self.clocks.first_agent:
+                self._not_waited_for(window, site, granule, thread, earlier, other, stamp, times)
+                return
             if self.faults.known("sim/race", site.span, other.span, times):
                 return
             assert window.shadow is not None
@@ -313,7 +386,7 @@ class Memory:
             offset = granule * size - window.shadow_offset
             self.faults.add(
                 "sim/race",
-                f"two threads touch the same {size} bytes of `{window.name}`, one of them "
+                f"two threads touch the same {size} bytes of `{self.owner(window, offset)}`, one of them "
                 "writing, and nothing orders the two accesses",
                 site.span,
                 (
@@ -350,15 +423,16 @@ class Memory:
             "nothing but the end of the launch orders accesses of different CTAs",
         )
         side = "write to" if other.writes else "read of"
+        offset = granule * size - window.shadow_offset
         self.faults.add(
             "sim/in-flight",
-            f"{size} bytes of `{window.name}` are touched while an asynchronous copy's {side} them "
-            "may still be under way",
+            f"{size} bytes of `{self.owner(window, offset)}` are touched while an asynchronous copy's "
+            f"{side} them may still be under way",
             site.span,
             (
                 ("where", f"{self.geometry.describe_thread(thread)} {site.verb} here"),
                 ("copy", f"{self.geometry.describe_thread(earlier)}, at {place(other.span)}"),
-                ("address", self.describe(window, granule * size - window.shadow_offset)),
+                ("address", self.describe(window, offset)),
                 ("state", progress),
                 ("help", repair),
             ),
@@ -366,10 +440,109 @@ class Memory:
             times,
         )  # fmt: skip
 
+    def _not_waited_for(
+        self,
+        window: Window,
+        site: Site,
+        granule: int,
+        thread: int,
+        agent: int,
+        other: Site,
+        tick: int,
+        times: int,
+    ) -> None:
+        """An access to bytes of an asynchronous access whose completion the thread does not know."""
+        if self.faults.known("sim/in-flight", site.span, other.span, times):
+            return
+        assert window.shadow is not None and self.clocks is not None
+        size = window.shadow.granule_bytes
+        explain = self.clocks.explanations.get(agent)
+        progress, repair = (
+            explain(tick)
+            if explain is not None
+            else (
+                "it was issued by a CTA of another cluster",
+                "nothing but the end of the launch orders accesses of different clusters",
+            )
+        )
+        side = "write to" if other.writes else "read of"
+        offset = granule * size - window.shadow_offset
+        self.faults.add(
+            "sim/in-flight",
+            f"{size} bytes of `{self.owner(window, offset)}` are touched while the {side} them by "
+            f"`{other.what}` may still be under way",
+            site.span,
+            (
+                ("where", f"{self.geometry.describe_thread(thread)} {site.verb} here"),
+                ("other", f"issued at {place(other.span)}"),
+                ("address", self.describe(window, offset)),
+                ("state", progress),
+                ("help", repair),
+            ),
+            other.span,
+            times,
+        )  # fmt: skip
+
+    def unfenced(self, window: Window, site: Site, space: str) -> Race:
+        """Reports asynchronous accesses to what ordinary ones touched without a proxy fence after it."""
+
+        def report(
+            granule: int, thread: int, earlier: int, site_index: int, stamp: int, times: int
+        ) -> None:
+            other = self.watch.sites[site_index]
+            if self.watch.ordered_by_memory:
+                self.watch.notes.add(UNORDERED_NOTE)
+                return
+            if self.faults.known("sim/proxy-fence", site.span, other.span, times):
+                return
+            assert window.shadow is not None
+            size = window.shadow.granule_bytes
+            offset = granule * size - window.shadow_offset
+            why = (
+                "no proxy fence follows the ordinary write before it"
+                if other.writes
+                else "no proxy fence follows the ordinary read before it, which may still be under way: it "
+                "may get the new bytes"
+            )
+            self.faults.add(
+                "sim/proxy-fence",
+                f"`{site.what}` {site.verb} {size} bytes of `{self.owner(window, offset)}` through the "
+                f"asynchronous proxy, and {why}",
+                site.span,
+                (
+                    ("where", f"issued by {self.geometry.describe_thread(thread)}"),
+                    ("other", f"{self.geometry.describe_thread(earlier)} {other.verb} at {place(other.span)}"),
+                    ("address", self.describe(window, offset)),
+                    ("help", _fence_help(other, space)),
+                ),
+                other.span,
+                times,
+            )  # fmt: skip
+
+        return report
+
+
+def _fence_help(other: Site, space: str) -> str:
+    """What is missing between an ordinary access and one of the asynchronous proxy."""
+    fence = "fence.proxy.async.global" if space == "global" else "fence.proxy.async.shared::cta"
+    if other.writes:
+        return f'T.ptx["{fence}"]() in the threads that write, then a barrier with the thread that issues'
+    return (
+        f'T.ptx["{fence}"]() in the threads that read, before they release the bytes (an arrival, a '
+        "barrier) to the thread that issues"
+    )
+
 
 def _race_help(thread: int, earlier: int, other: Site, geometry: Geometry) -> str:
     if thread // geometry.slots != earlier // geometry.slots:
-        return "nothing but the end of the launch orders accesses of different CTAs"
+        slots = geometry.slots * geometry.cluster_size
+        if thread // slots == earlier // slots:
+            return (
+                "T.cuda.cluster_sync() orders all threads of a cluster; an arrival at an mbarrier and a wait "
+                "for its phase order two of them"
+            )
+        unit = "CTAs" if geometry.cluster_size == 1 else "clusters"
+        return f"nothing but the end of the launch orders accesses of different {unit}"
     if other.asynchronous:
         return (
             "a thread waits for its own copies only: T.cuda.cta_sync() after the wait shows them to "

@@ -11,7 +11,7 @@ Not here: expressions (``expr``), tile steps (``machine``), choosing who runs (`
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
@@ -20,28 +20,30 @@ from tilejit.errors import Span, Unsimulated, fault
 from tilejit.ir import nodes
 from tilejit.ir.walk import statements
 from tilejit.sim import scalar
-from tilejit.sim.barrier import Wait, arrive
-from tilejit.sim.cohort import NOT_A_SCOPE, Array, Cohort, IfFrame, LoopFrame
-from tilejit.sim.convergent import check_converged
+from tilejit.sim.barrier import Wait, arrive, check_whole
+from tilejit.sim.cohort import NOT_A_SCOPE, STOP, Array, Cohort, IfFrame, LoopFrame
+from tilejit.sim.convergent import check_aligned, check_converged
 from tilejit.sim.expr import Evaluate, Expressions, dtype_of, unsimulated
 from tilejit.sim.geometry import LANES, Bools, any_lane
 from tilejit.sim.machine import Action, Steps, run_all
+from tilejit.sim.mbarrier import Suspension, hold_up, wait_for_phase
+from tilejit.sim.register_budget import at_launch
 from tilejit.sim.registers import Mask, RegisterFile
 from tilejit.sim.storage import TILE_CALLS, Checked
 from tilejit.sim.waits import (
     FULL_MASK,
     NO_EFFECT,
-    WAITING_CALLS,
+    Join,
+    call_join,
     immediate,
-    is_wait,
-    raw_wait,
-    static_int,
+    numbers,
+    raw_join,
 )
-from tilejit.tile.family import FamilyIndex, Issue
+from tilejit.tile.family import FamilyIndex, Issue, Registers, Step
 
 Operation: TypeAlias = Callable[[Cohort], int]
 
-STOP = -1
+MBARRIER_WAITS = ("cuda.mbarrier_wait", "cuda.mbarrier_wait_acquire_cluster")
 TURNS_PER_YIELD = 64
 """Turns of a ``while`` after which other cohorts run: a loop may poll what they write."""
 
@@ -53,11 +55,13 @@ class Label:
 
 @dataclass(slots=True)
 class Program:
-    """``slots``: number of variables. ``named``: does it use named barriers?"""
+    """``slots``: number of variables. ``named``: does it order threads otherwise than all of a warp, a
+    CTA or a cluster at once? ``grid_wide``: does it join the whole grid?"""
 
     code: list[Operation]
     slots: int
     named: bool
+    grid_wide: bool
 
 
 def compile_program(checked: Checked, expressions: Expressions, families: FamilyIndex) -> Program:
@@ -67,7 +71,7 @@ def compile_program(checked: Checked, expressions: Expressions, families: Family
     compiler.block(checked.function.body, end, None)
     compiler.mark(end)
     compiler.emit(_end)
-    return Program(compiler.code, len(expressions.slots), compiler.named)
+    return Program(compiler.code, len(expressions.slots), compiler.named, compiler.grid_wide)
 
 
 def _end(c: Cohort) -> int:
@@ -90,6 +94,7 @@ class _Compiler:
     families: FamilyIndex
     code: list[Operation] = field(default_factory=list)
     named: bool = False
+    grid_wide: bool = False
     depth: int = 0
     waiting: dict[int, bool] = field(default_factory=dict)
     tile_steps: Steps = field(init=False)
@@ -134,11 +139,13 @@ class _Compiler:
             return True
         if not isinstance(s, nodes.Evaluate):
             return False
-        if s.call.op in WAITING_CALLS:
+        join = call_join(s.call)
+        if join is not None:
+            return join.waits
+        if s.call.op in MBARRIER_WAITS:
             return True
         if s.call.op in ("tile.apply", "ptx"):
-            steps = self.checked.steps(s.call)
-            return any(isinstance(step, Issue) and is_wait(step) for step in steps)
+            return any(_may_wait(step) for step in self.checked.steps(s.call))
         return False
 
     # --- statements
@@ -219,7 +226,8 @@ class _Compiler:
         def enter(c: Cohort, yes: Mask, no: Mask, some_yes: bool, some_no: bool) -> int:
             if not some_yes and not some_no:
                 return end.pc + 1
-            c.frames.append(IfFrame(c.mask, no if some_yes and some_no else NOT_A_SCOPE))
+            other = no if some_yes and some_no else NOT_A_SCOPE
+            c.frames.append(IfFrame(c.mask, other, bool(s.orelse)))
             c.mask = yes if some_yes else no
             return then_pc if some_yes else orelse.pc + 1
 
@@ -336,6 +344,12 @@ class _Compiler:
         self.mark(following)
 
         def again(c: Cohort) -> int:
+            if c.polled is not None:
+                # Whoever polls a phase comes back when something has happened.
+                found, c.polled = c.polled, None
+                c.suspension = Suspension(found.site, found.awaited, found.parity, top.pc)
+                c.pc = top.pc
+                return STOP
             _count_turn(c, s.span)
             if c.turns % TURNS_PER_YIELD:
                 return top.pc
@@ -391,13 +405,10 @@ class _Compiler:
         op = call.op
         if op in TILE_CALLS:
             self._tile_call(call, span)
-        elif op == "cuda.cta_sync":
-            self._wait(Wait("cta", span), span)
-        elif op == "cuda.cluster_sync":
-            self._wait(Wait("cluster", span), span)
-        elif op == "cuda.named_barrier_sync":
-            number, threads = (static_int(arg) for arg in call.args)
-            self._wait(Wait("named", span, number, threads), span)
+        elif op in MBARRIER_WAITS:
+            self._mbarrier_wait(call, span)
+        elif (join := call_join(call)) is not None:
+            self._join(join, span)
         elif op == "cuda.warp_sync":
             self.effect(lambda c: _warp_barrier(c, op, span))
         elif op in ("cuda.fence_cta", "cuda.fence_gpu"):
@@ -412,6 +423,7 @@ class _Compiler:
 
     def _tile_call(self, call: nodes.Call, span: Span | None) -> None:
         actions: list[Action] = []
+        met = False
 
         def flush() -> None:
             if actions:
@@ -419,22 +431,113 @@ class _Compiler:
                 actions.clear()
 
         for step in self.checked.steps(call):
-            wait = raw_wait(step) if isinstance(step, Issue) else None
-            if wait is not None:
+            join = raw_join(step) if isinstance(step, Issue) else None
+            if join is not None:
                 flush()
-                self._wait(replace(wait, span=span), span)
+                self._join(join, span)
+            elif isinstance(step, Issue) and _of_warpgroup(step) and not met:
+                flush()
+                self._meet_warpgroup(span)
+                actions.append(self.tile_steps.compile(step, span))
+                met = True
+            elif isinstance(step, Issue) and _may_suspend(step):
+                flush()
+                self._attempt(self.tile_steps.compile(step, span))
             elif isinstance(step, Issue) and step.form.spelling == "bar.warp.sync":
                 if immediate(step.operands[0], step) & FULL_MASK != FULL_MASK:
                     raise unsimulated("`bar.warp.sync` of part of a warp", span)
                 actions.append(lambda c: _warp_barrier(c, "bar.warp.sync", span))
+            elif isinstance(step, Issue) and step.form.mnemonic == "setmaxnreg":
+                flush()
+                self._set_registers(step, span)
+            elif isinstance(step, Issue) and _orders_memory(step):
+                self.expressions.accesses.fences = True
             elif isinstance(step, Issue) and step.form.mnemonic in NO_EFFECT:
-                self.expressions.accesses.fences |= step.form.mnemonic in ("fence", "membar")
+                continue
             else:
                 actions.append(self.tile_steps.compile(step, span))
         flush()
 
-    def _wait(self, wait: Wait, span: Span | None) -> None:
-        self.named |= wait.kind == "named"
+    def _mbarrier_wait(self, call: nodes.Call, span: Span | None) -> None:
+        address, parity = (self.expressions.compile(arg) for arg in call.args)
+        name = self.expressions.origin(call.args[0])
+        accesses = self.expressions.accesses
+        accesses.asynchronous = True
+        site = accesses.site("waits for", "T." + call.op, span)
+        here, after = len(self.code), len(self.code) + 1
+
+        def run(c: Cohort) -> int:
+            wait_for_phase(c, address(c), site, name, parity(c), True)
+            return hold_up(c, here, after, None)
+
+        self.emit(run)
+
+    def _meet_warpgroup(self, span: Span | None) -> None:
+        """The four warps that execute an instruction together come to it."""
+        after = len(self.code) + 1
+
+        def run(c: Cohort) -> int:
+            if c.mask is not None:
+                here = any_lane(c.mask)
+                if not here.all():
+                    if not here.any():
+                        return after
+                    return _split_rows(c, [(~here, after), (here, after - 1)])
+            if c.batch.warpgroups.whole(c):
+                return after
+            c.wait, c.pc = Wait("warpgroup", span), after
+            return STOP
+
+        self.emit(run)
+
+    def _attempt(self, attempt: Action) -> None:
+        """An instruction that may be held up, and goes on without success in the end."""
+        here, after = len(self.code), len(self.code) + 1
+
+        def run(c: Cohort) -> int:
+            attempt(c)
+            return hold_up(c, here, after, after)
+
+        self.emit(run)
+
+    def _join(self, join: Join, span: Span | None) -> None:
+        self.named |= join.kind == "named" or (join.kind == "cluster" and join.action != "sync")
+        self.grid_wide |= join.kind == "grid"
+        accesses = self.expressions.accesses
+        # A relaxed arrival orders nothing by itself; with fences around it, it does.
+        accesses.communicates |= not join.releases
+        if join.vote is not None:
+            vote = self.expressions.compile(join.vote)
+            self.effect(lambda c: c.batch.barriers.bring(c, vote(c)))
+        if join.action == "arrive":
+            self.effect(self._arrival(join, span))
+        else:
+            self._wait(join, span)
+        if join.result is not None:
+            self._take_tally(join, span)
+
+    def _arrival(self, join: Join, span: Span | None) -> Action:
+        known = numbers(join, self.expressions, span)
+
+        def run(c: Cohort) -> None:
+            here = any_lane(c.mask_array())
+            if not here.all():
+                if not here.any():
+                    return
+                c = c.select(np.flatnonzero(here))
+            barriers = c.batch.barriers
+            if join.kind == "cluster":
+                check_whole(c, Wait("cluster", span, aligned=join.aligned))
+                barriers.arrive_cluster(c, span, releases=join.releases)
+                return
+            for number, threads, at in known.groups(c):
+                wait = Wait("named", span, number, threads, aligned=join.aligned)
+                barriers.arrive_named(c.select(at), wait)
+
+        return run
+
+    def _wait(self, join: Join, span: Span | None) -> None:
+        known = numbers(join, self.expressions, span)
         after = len(self.code) + 1
 
         def run(c: Cohort) -> int:
@@ -445,11 +548,50 @@ class _Compiler:
                     if not here.any():
                         return after
                     return _split_rows(c, [(~here, after), (here, after - 1)])
-            arrive(c, wait)
+            groups = known.groups(c)
             c.pc = after
+            arrives = join.action == "sync"
+            waits = [Wait(join.kind, span, n, t, arrives, join.aligned) for n, t, _ in groups]
+            if len(groups) == 1:
+                arrive(c, waits[0])
+                return STOP
+            for wait, (_, _, at) in zip(waits, groups):
+                part = c.select(at)
+                arrive(part, wait)
+                c.batch.barriers.waiting.append(part)
+            c.rows = c.rows[:0]
             return STOP
 
         self.emit(run)
+
+    def _set_registers(self, issue: Issue, span: Span | None) -> None:
+        wanted, grows = immediate(issue.operands[0], issue), "inc" in issue.form.modifiers
+        start, spelling = at_launch(self.checked.function), issue.form.spelling
+        after = len(self.code) + 1
+
+        def run(c: Cohort) -> int:
+            if not c.any_active():
+                return after
+            check_aligned(c, spelling, span)
+            c.batch.barriers.change_registers(c, start, wanted, grows, span)
+            c.pc = after
+            return STOP if c.wait is not None else after
+
+        self.emit(run)
+
+    def _take_tally(self, join: Join, span: Span | None) -> None:
+        assert isinstance(join.result, Registers)
+        writer = self.tile_steps.writer(join.result.items[0], span)
+        reduction = join.reduction
+
+        def run(c: Cohort) -> None:
+            barriers = c.batch.barriers
+            true, of = barriers.tally[c.rows][:, None], barriers.voters[c.rows][:, None]
+            found = {"popc": true, "and": true == of, "or": true > 0}[reduction]
+            if writer is not None:
+                writer(c, found)
+
+        self.effect(run)
 
     def _print(self, call: nodes.Call, span: Span | None) -> None:
         text = call.args[0]
@@ -475,6 +617,37 @@ class _Compiler:
                     c.batch.lane_fault(c, code, message, span, lanes)
 
         self.effect(run)
+
+
+def _may_wait(step: Step) -> bool:
+    """Is it a raw instruction that makes warps wait for others?"""
+    if isinstance(step, Issue) and (_may_suspend(step) or _takes_registers(step)):
+        return True
+    if isinstance(step, Issue) and _of_warpgroup(step):
+        return True
+    if not isinstance(step, Issue) or step.form.mnemonic not in ("bar", "barrier"):
+        return False
+    return step.form.spelling != "bar.warp.sync" and "arrive" not in step.form.modifiers
+
+
+def _takes_registers(issue: Issue) -> bool:
+    return issue.form.mnemonic == "setmaxnreg" and "inc" in issue.form.modifiers
+
+
+def _of_warpgroup(issue: Issue) -> bool:
+    return issue.form.family == "wgmma" and issue.form.modifiers[0] == "mma_async"
+
+
+def _may_suspend(issue: Issue) -> bool:
+    return issue.form.family == "mbarrier" and issue.form.modifiers[0] == "try_wait"
+
+
+def _orders_memory(issue: Issue) -> bool:
+    """Is it a fence between generic accesses? Those of proxies and barriers are instructions."""
+    form = issue.form
+    if form.mnemonic != "fence":
+        return form.mnemonic == "membar"
+    return "alias" in form.modifiers or form.modifiers[0] not in ("proxy", "mbarrier_init")
 
 
 # --- run-time parts

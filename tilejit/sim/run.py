@@ -26,16 +26,19 @@ from tilejit.sim.faults import FaultLog
 from tilejit.sim.geometry import LANES, Geometry, triple
 from tilejit.sim.global_memory import GlobalBuffer, GlobalMemory
 from tilejit.sim.hazards import Clocks
+from tilejit.sim.mbarrier import Mbarriers
 from tilejit.sim.memory import Watch
 from tilejit.sim.program import Program, compile_program
 from tilejit.sim.schedule import Scheduler
 from tilejit.sim.shared_memory import SharedMemory, place_shared
 from tilejit.sim.storage import Checked, find_storage
+from tilejit.sim.transfers import Transfers
 from tilejit.tile.family import FamilyIndex
 
 MAX_BATCH_WARPS = 4096
 """Arrays of one value per lane then take about a megabyte and stay in the cache."""
 MAX_BATCH_BYTES = 512 << 20
+MAX_THREADS_32 = 2**29
 SHADOW_FACTOR = 10
 """Bytes of bookkeeping per byte of shared memory, roughly."""
 
@@ -139,7 +142,9 @@ class _Simulation:
         self.faults = FaultLog(options.fault_limit)
         self.operations = 0
         threads = geometry.ctas * geometry.slots
-        self.thread_type: Any = np.int32 if threads < 2**31 else np.int64
+        # The numbers above the threads' are agents'.
+        self.thread_type: Any = np.int32 if threads < MAX_THREADS_32 else np.int64
+        self.has_agents = False
         self.notes: set[str] = set()
         self.watch = Watch(
             geometry,
@@ -191,6 +196,7 @@ class _Simulation:
             scheduler = Scheduler(self.program, self._batch(first, ctas), self.random)
             scheduler.run(self._first_cohort(scheduler.batch))
             self.operations += scheduler.operations
+            self.has_agents = scheduler.batch.clocks.has_agents
             for shadow in self.global_memory.shadows:
                 shadow.forget_clusters()
             count += 1
@@ -199,10 +205,14 @@ class _Simulation:
 
     def _ctas_per_batch(self) -> int:
         geometry = self.geometry
+        if self.program.grid_wide:
+            return max(1, geometry.ctas)
         local = sum(self.storage.local_bytes.values()) * geometry.slots
         shared = sum(b.nbytes for b in self.accesses.shared.values()) * SHADOW_FACTOR
-        # Named barriers keep what each thread of a cluster knows of each other one.
-        matrix = 4 * geometry.slots**2 * geometry.cluster_size if self.program.named else 0
+        # Named barriers and asynchronous accesses keep what each thread of a cluster knows of each other
+        # one, the latter for the asynchronous proxy, too.
+        pairs = geometry.slots**2 * geometry.cluster_size
+        matrix = 4 * pairs * (3 if self.accesses.asynchronous else int(self.program.named))
         by_memory = MAX_BATCH_BYTES // max(1, local + shared + matrix)
         by_warps = self.options.batch_warps // geometry.warps
         clusters = max(1, min(by_memory, by_warps) // geometry.cluster_size)
@@ -210,12 +220,16 @@ class _Simulation:
 
     def _batch(self, first: int, ctas: int) -> Batch:
         geometry = self.geometry
-        clocks = Clocks(geometry, first, ctas)
+        clocks = Clocks(geometry, first, ctas, self.has_agents)
         shared = SharedMemory(dict(self.accesses.shared), ctas, self.watch)
         shared.clocks = self.global_memory.clocks = clocks
         first_row, rows = first * geometry.warps, ctas * geometry.warps
         copies = Copies(shared, self.global_memory, clocks, first_row, rows, self.arrivals)
         shared.copies = self.global_memory.copies = copies
+        mbarriers = Mbarriers(shared, clocks, geometry, first, self.faults)
+        transfers = Transfers(
+            shared, self.global_memory, clocks, mbarriers, first_row, rows, self.arrivals
+        )
         alive = np.arange(geometry.slots).reshape(geometry.warps, LANES) < geometry.threads
         return Batch(
             geometry,
@@ -225,6 +239,8 @@ class _Simulation:
             self.global_memory,
             shared,
             copies,
+            mbarriers,
+            transfers,
             self.faults,
             self.thread_type,
             self.leader_lane,

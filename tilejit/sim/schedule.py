@@ -1,6 +1,9 @@
 """Runs the cohorts of a batch until all have ended, in a seeded order; reports deadlock.
 
-Not here: what operations do (``program``), when barriers open (``barrier``).
+Cohorts that nothing can make ready any more let the transfers under way complete, one after another;
+then attempts to wait give up, as the hardware's do.
+
+Not here: what operations do (``program``), when barriers open (``barrier``), phases (``mbarrier``).
 """
 
 from __future__ import annotations
@@ -13,40 +16,50 @@ import numpy as np
 from tilejit.errors import Span, Unsimulated, fault
 from tilejit.sim.barrier import Barriers
 from tilejit.sim.batch import Batch
-from tilejit.sim.cohort import Cohort, IfFrame
+from tilejit.sim.cohort import Cohort, Frame, IfFrame
 from tilejit.sim.convergent import lane_list
 from tilejit.sim.faults import place
 from tilejit.sim.geometry import Ints
 from tilejit.sim.program import Program
 
-MAX_NOTES = 12
+MAX_NOTES = 16
+MAX_IDLE_ROUNDS = 4096
+"""Rounds in which nobody but pollers runs and nothing else happens, before that is a deadlock."""
+COMPLETION_CHANCES = (1 / 16, 1 / 4, 1.0)
+"""Of a transfer under way, each time a cohort has run."""
+GIVE_UP_CHANCE = 1 / 16
+"""Of an attempt to wait that is held up, likewise: a poller may do other things."""
 
 
 @dataclass(slots=True, eq=False)
 class Scheduler:
-    """``operations`` counts operations of all cohorts run so far."""
+    """``operations`` counts operations of all cohorts run so far. ``suspended`` holds cohorts that wait
+    for a phase. ``idle``: rounds since something other than a poller's turn happened, of which
+    ``happened`` is the sign."""
 
     program: Program
     batch: Batch
     random: Random
     ready: list[Cohort] = field(default_factory=list)
+    suspended: list[Cohort] = field(default_factory=list)
     operations: int = 0
+    idle: int = 0
+    happened: tuple[int, ...] = ()
+    chance: float = 0.0
     barriers: Barriers = field(init=False)
 
     def __post_init__(self) -> None:
-        self.barriers = Barriers(self.batch)
+        self.barriers = self.batch.barriers
+        self.chance = self.random.choice(COMPLETION_CHANCES)
 
     def run(self, first: Cohort) -> None:
         """Until every warp has ended. Raises on deadlock."""
         self.ready.append(first)
-        while True:
-            if not self.ready:
-                self.ready = self.barriers.opened()
-                if not self.ready:
-                    if self.barriers.waiting:
-                        self._deadlock()
-                    return
+        while self.ready or self._resume():
             self._step(self._next())
+        if self.barriers.waiting or self.suspended:
+            self._deadlock()
+        self.batch.transfers.finish()
 
     def _next(self) -> Cohort:
         """A ready cohort, joined by all others that are at its place."""
@@ -64,47 +77,121 @@ class Scheduler:
             pc = code[pc](c)
             count += 1
         self.operations += count
-        if c.wait is not None:
-            self.barriers.waiting.append(c)
-        elif c.rows.size:
-            self.ready.append(c)
-        if self.batch.arrivals:
-            self.ready += self.batch.arrivals
-            self.batch.arrivals.clear()
+        self._sort(c)
+        for part in self.batch.arrivals:
+            self._sort(part)
+        self.batch.arrivals.clear()
         if self.barriers.waiting:
             self.ready += self.barriers.opened()
+        if self.batch.transfers.under_way and self.random.random() < self.chance:
+            self.batch.transfers.complete_one()
+        if self.suspended:
+            self.ready += self._woken()
+            if self.ready and self.random.random() < GIVE_UP_CHANCE:
+                self._give_up()
+
+    def _sort(self, c: Cohort) -> None:
+        if c.wait is not None:
+            self.barriers.waiting.append(c)
+        elif c.suspension is not None:
+            self.suspended.append(c)
+        elif c.rows.size:
+            self.ready.append(c)
+
+    # --- phases
+
+    def _resume(self) -> bool:
+        """Nobody is ready: what is under way completes until somebody is."""
+        while True:
+            self.ready = self.barriers.opened() + self._woken()
+            if self.ready:
+                return True
+            if not self.batch.transfers.under_way:
+                return self._poll()
+            self.batch.transfers.complete_one()
+
+    def _woken(self) -> list[Cohort]:
+        """Cohorts that wait for a phase of an object one of whose phases has ended; they try again."""
+        completed = self.batch.mbarriers.completed
+        if not completed:
+            return []
+        woken = [c for c in self.suspended if _awaits(c, completed)]
+        self.suspended = [c for c in self.suspended if not _awaits(c, completed)]
+        self.batch.mbarriers.completed = set()
+        for c in woken:
+            c.suspension = None
+        return woken
+
+    def _poll(self) -> bool:
+        """Whoever may go on without its phase does; False when that has led nowhere for too long."""
+        batch = self.batch
+        happened = (batch.mbarriers.events, int(batch.alive.sum()), int(batch.clocks.tick.sum()))
+        self.idle = self.idle + 1 if happened == self.happened else 0
+        self.happened = happened
+        if self.idle < MAX_IDLE_ROUNDS:
+            self._give_up()
+        return bool(self.ready)
+
+    def _give_up(self) -> None:
+        for c in self.suspended:
+            assert c.suspension is not None
+            if c.suspension.give_up is not None:
+                c.pc, c.suspension = c.suspension.give_up, None
+                self.batch.mbarriers.forget_passed(c.rows)
+                self.ready.append(c)
+        self.suspended = [c for c in self.suspended if c.suspension is not None]
 
     # --- deadlock
 
     def _deadlock(self) -> None:
         """Nobody can run and somebody waits."""
-        waiting = self.barriers.waiting
-        for c in waiting:
-            pending = [f for f in c.frames if isinstance(f, IfFrame)]
-            if any(f.orelse is None or f.orelse.any() for f in pending):
-                raise fault(
-                    Unsimulated,
-                    "sim/unsimulated",
-                    "lanes of one warp wait in one side of a branch while its other side has not "
-                    "run; the simulator does not interleave the two sides of one warp",
-                    c.wait.span if c.wait else None,
-                )
+        waiting = [*self.barriers.waiting, *self.suspended]
+        self._check_branches(waiting)
         first = waiting[0]
-        assert first.wait is not None
         cta = int(first.rows[0]) // self.batch.geometry.warps
-        notes = [("waits", self._describe(c, cta)) for c in waiting if self._of(c, cta).size]
+        notes = [note for c in waiting if self._of(c, cta).size for note in self._describe(c, cta)]
+        notes.sort(key=lambda note: note[0] != "waits")
         ended = self._ended(cta)
         if ended:
             notes.append(("ended", ended))
+        if any(_skipped(f) for c in waiting for f in c.frames):
+            notes.append(
+                ("assumed", "lanes that skip a branch wait for those of their warp inside it")
+            )
+        self._report_bytes()
         warps = sum(c.warps for c in waiting)
         self.batch.faults.add(
             "sim/deadlock",
             f"no warp can go on, warps waiting forever: {warps}; shown is "
             f"{self.batch.geometry.describe_cta(self.batch.first_cta + cta)}",
-            first.wait.span,
+            _span(first),
             tuple(notes[:MAX_NOTES]),
         )
         raise self.batch.faults.exception()
+
+    def _check_branches(self, waiting: list[Cohort]) -> None:
+        """The lanes that did not take a branch run after those that did: where those wait, and there
+        is something in the other side, it may be what they wait for."""
+        for c in waiting:
+            pending = [f for f in c.frames if isinstance(f, IfFrame)]
+            if c.suspension is not None:
+                pending = [f for f in pending if f.has_else]
+            if any(_skipped(f) for f in pending):
+                raise fault(
+                    Unsimulated,
+                    "sim/unsimulated",
+                    "lanes of one warp wait in one side of a branch while its other side has not "
+                    "run; the simulator does not interleave the two sides of one warp",
+                    _span(c),
+                )
+
+    def _report_bytes(self) -> None:
+        """Phases that lack bytes alone: those that were announced never come."""
+        mbarriers = self.batch.mbarriers
+        for offset in sorted({o for c in self.suspended for o in _objects(c)}):
+            barrier = mbarriers.live.get(offset)
+            if barrier is not None and barrier.tx_bytes and not barrier.pending:
+                mbarriers.bytes_differ(barrier)
 
     def _of(self, c: Cohort, cta: int) -> Ints:
         """The cohort's warps in that CTA, counted inside it."""
@@ -112,10 +199,24 @@ class Scheduler:
         mine: Ints = c.rows[c.rows // warps == cta] % warps
         return mine
 
-    def _describe(self, c: Cohort, cta: int) -> str:
-        assert c.wait is not None
-        span: Span | None = c.wait.span
-        return f"{_warps(self._of(c, cta))} for {c.wait.what} at {place(span)}"
+    def _describe(self, c: Cohort, cta: int) -> list[tuple[str, str]]:
+        """What the cohort's warps in that CTA wait for, and what is known about it."""
+        if c.wait is not None:
+            missing = self.barriers.missing(c.wait, cta)
+            where = f"{_warps(self._of(c, cta))} for {c.wait.what} at {place(c.wait.span)}"
+            return [("waits", f"{where}; {missing}" if missing else where)]
+        assert c.suspension is not None
+        first = cta * self.batch.geometry.warps
+        warps_of: dict[tuple[int, int], list[int]] = {}
+        for warp in self._of(c, cta).tolist():
+            for key in c.suspension.awaited.get(first + warp, ()):
+                warps_of.setdefault(key, []).append(warp)
+        notes: list[tuple[str, str]] = []
+        for (offset, value), warps in warps_of.items():
+            state, more = self.batch.mbarriers.describe_wait(offset, value, c.suspension.parity)
+            where = place(_span(c))
+            notes += [("waits", f"{_warps(np.array(warps))} for {state}, at {where}"), *more]
+        return notes
 
     def _ended(self, cta: int) -> str:
         warps = self.batch.geometry.warps
@@ -128,3 +229,26 @@ def _warps(numbers: Ints) -> str:
     flags = np.zeros(int(numbers.max()) + 1, np.bool_)
     flags[numbers] = True
     return f"warp{'s' if numbers.size > 1 else ''} {lane_list(flags)}"
+
+
+def _skipped(frame: Frame) -> bool:
+    """Are there lanes that did not take the branch, and have not run since?"""
+    return isinstance(frame, IfFrame) and (frame.orelse is None or bool(frame.orelse.any()))
+
+
+def _span(c: Cohort) -> Span | None:
+    """Where a cohort waits."""
+    if c.wait is not None:
+        return c.wait.span
+    site = None if c.suspension is None else c.suspension.site
+    return None if site is None else site.span
+
+
+def _objects(c: Cohort) -> frozenset[int]:
+    """The objects that a suspended cohort waits for."""
+    assert c.suspension is not None
+    return c.suspension.objects
+
+
+def _awaits(c: Cohort, completed: set[int]) -> bool:
+    return not completed.isdisjoint(_objects(c))

@@ -36,6 +36,8 @@ class Storage:
     shared: list[tuple[str, int, int, DType]] = field(default_factory=list)
     local_bytes: dict[str, int] = field(default_factory=dict)
     unit_bytes: dict[str, int] = field(default_factory=dict)
+    of_warpgroups: set[str] = field(default_factory=set)
+    """Register tiles that wgmma uses."""
 
     def accessed(self, name: str, dtype: DType) -> None:
         if name in self.unit_bytes:
@@ -58,8 +60,11 @@ def find_storage(checked: Checked) -> Storage:
         elif isinstance(node, nodes.Call) and node.op in TILE_CALLS:
             steps = checked.steps(node)
             for step in steps:
+                warpgroups = isinstance(step, Issue) and step.form.family == "wgmma"
                 for register in _registers(step):
                     found.accessed(register.buffer.name, register.dtype)
+                    if warpgroups:
+                        found.of_warpgroups.add(register.buffer.name)
             for name, dtype in _addressed(steps):
                 found.accessed(name, dtype)
     return found
@@ -105,7 +110,7 @@ def _registers(step: Step) -> list[Register]:
 
 def _addressed(steps: Sequence[Step]) -> Iterator[tuple[str, DType]]:
     """Buffers that the steps address as local memory, with the width of the access."""
-    bases: dict[str, nodes.Expr] = {s.var.name: s.value for s in steps if isinstance(s, Let)}
+    bases = {s.var.name: s.value for s in steps if isinstance(s, Let) and s.value is not None}
     for step in steps:
         if not isinstance(step, Issue):
             continue

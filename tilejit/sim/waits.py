@@ -1,57 +1,103 @@
-"""Which calls and raw instructions make a warp wait, and for what.
+"""Which calls and raw instructions join threads, and how: the barrier, the half of it, its operands.
 
-Not here: waiting itself (``barrier``).
+Not here: waiting itself (``barrier``), mbarriers (``mbarrier``).
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from tilejit.errors import Span
 from tilejit.ir import nodes
-from tilejit.sim.barrier import Wait
-from tilejit.sim.expr import unsimulated
-from tilejit.tile.family import Immediate, Issue, Registers, Value
+from tilejit.sim.barrier import BarrierKind
+from tilejit.sim.cohort import Array, Cohort
+from tilejit.sim.expr import Evaluate, Expressions, unsimulated
+from tilejit.sim.geometry import LANES
+from tilejit.tile.family import Immediate, Issue, NativeOperand, Registers, Value
 
 FULL_MASK = 0xFFFFFFFF
-NO_EFFECT = frozenset({"fence", "membar", "nanosleep", "setmaxnreg", "griddepcontrol"})
-"""Mnemonics that change no value here: a fence orders nothing by itself, launches follow one another
-completely."""
-
-WAITING_CALLS = ("cuda.cta_sync", "cuda.cluster_sync", "cuda.named_barrier_sync")
+NO_EFFECT = frozenset({"membar", "nanosleep", "griddepcontrol"})
+"""Mnemonics that change no value here: launches follow one another completely."""
+NAMED_BARRIERS = 16
 
 
-def static_int(arg: nodes.Expr) -> int:
-    """The value of a compile-time argument of a barrier."""
-    if isinstance(arg, (nodes.Const, nodes.Static)):
-        return int(arg.value)
-    raise unsimulated("a barrier whose number or count is a run-time value", arg.span)
+@dataclass(frozen=True, slots=True)
+class Join:
+    """A call that joins threads. ``action``: come and wait, come only, or wait only. ``number`` and
+    ``threads``: the operands, None where the call has none. ``releases``: False for a relaxed arrival.
+    ``aligned``: False where lanes of a warp may come one by one. ``vote`` and ``result``: operands of a
+    barrier that reduces, ``reduction`` its operator."""
+
+    kind: BarrierKind
+    action: Literal["sync", "arrive", "wait"] = "sync"
+    number: nodes.Expr | None = None
+    threads: nodes.Expr | None = None
+    releases: bool = True
+    aligned: bool = True
+    reduction: str = ""
+    vote: nodes.Expr | None = None
+    result: NativeOperand | None = None
+
+    @property
+    def waits(self) -> bool:
+        return self.action != "arrive"
 
 
-def is_wait(issue: Issue) -> bool:
-    """Is it a raw barrier instruction that makes warps wait for each other?"""
-    return issue.form.mnemonic in ("bar", "barrier") and issue.form.spelling != "bar.warp.sync"
+_CALLS = {
+    "cuda.cta_sync": Join("cta"), "cuda.grid_sync": Join("grid"), "cuda.cluster_sync": Join("cluster"),
+    "cuda.cluster_arrive": Join("cluster", "arrive"), "cuda.cluster_wait": Join("cluster", "wait"),
+}  # fmt: skip
 
 
-def raw_wait(issue: Issue) -> Wait | None:
-    """The wait of a raw barrier instruction; None for everything else."""
+def call_join(call: nodes.Call) -> Join | None:
+    """What an operation joins; None for everything else."""
+    if call.op == "cuda.named_barrier_sync":
+        return Join("named", "sync", call.args[0], call.args[1])
+    if call.op == "cuda.named_barrier_arrive":
+        return Join("named", "arrive", call.args[0], call.args[1])
+    return _CALLS.get(call.op)
+
+
+def raw_join(issue: Issue) -> Join | None:
+    """What a raw instruction joins; None for everything else."""
     form = issue.form
-    if not is_wait(issue):
+    if form.mnemonic not in ("bar", "barrier") or form.spelling == "bar.warp.sync":
         return None
-    if form.modifiers[0] == "cluster":
-        if form.modifiers[1] == "arrive":
-            raise unsimulated(f"`{form.spelling}`", issue.span)
-        return Wait("cluster", issue.span)
-    if "sync" not in form.modifiers or issue.pred is not None:
-        raise unsimulated(f"`{form.spelling}`", issue.span)
-    numbers = [immediate(operand, issue) for operand in issue.operands]
-    if len(numbers) < 2:
-        return (
-            Wait("cta", issue.span)
-            if not numbers or numbers[0] == 0
-            else Wait("cta", issue.span, numbers[0])
+    if issue.pred is not None:
+        raise unsimulated(f"`{form.spelling}` under a predicate", issue.span)
+    words = set(form.modifiers)
+    aligned = form.mnemonic == "bar" or "aligned" in words
+    if "cluster" in words:
+        action: Literal["arrive", "wait"] = "arrive" if "arrive" in words else "wait"
+        return Join("cluster", action, releases="relaxed" not in words, aligned=aligned)
+    reduces = "red" in words
+    operands = issue.operands[1:-1] if reduces else issue.operands
+    number = _value(operands[0], issue)
+    threads = _value(operands[1], issue) if len(operands) > 1 else None
+    kind: BarrierKind = "cta" if threads is None else "named"
+    if not reduces:
+        return Join(
+            kind, "arrive" if "arrive" in words else "sync", number, threads, aligned=aligned
         )
-    return Wait("named", issue.span, numbers[0], numbers[1])
+    reduction = next(word for word in ("popc", "and", "or") if word in words)
+    result, vote = issue.operands[0], issue.operands[-1]
+    return Join(
+        kind, "sync", number, threads, True, aligned, reduction, _value(vote, issue), result
+    )
 
 
-def immediate(operand: object, issue: Issue) -> int:
+def _value(operand: NativeOperand, issue: Issue) -> nodes.Expr:
+    if isinstance(operand, Immediate):
+        return nodes.Const(operand.value, nodes.UINT32)
+    if isinstance(operand, Registers) and isinstance(operand.items[0], Value):
+        return operand.items[0].expr
+    raise unsimulated(f"`{issue.form.spelling}` with such an operand", issue.span)
+
+
+def immediate(operand: NativeOperand, issue: Issue) -> int:
     """The value of a compile-time operand of a barrier instruction."""
     if isinstance(operand, Immediate):
         return operand.value
@@ -60,3 +106,65 @@ def immediate(operand: object, issue: Issue) -> int:
         if isinstance(expr, nodes.Const):
             return int(expr.value)
     raise unsimulated(f"`{issue.form.spelling}` with a run-time number", issue.span)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Numbers:
+    """The number and count of a barrier call, for each warp of a cohort."""
+
+    number: Evaluate | None
+    threads: Evaluate | None
+    span: Span | None
+
+    def groups(self, c: Cohort) -> list[tuple[int, int, Array]]:
+        """(number, threads, positions of the warps) of each barrier that the cohort comes to."""
+        if self.number is None:
+            return [(0, 0, np.arange(c.warps))]
+        number = self._of_warps(c, self.number)
+        threads = np.zeros_like(number) if self.threads is None else self._of_warps(c, self.threads)
+        self._check(c, number, threads)
+        pairs = sorted(set(zip(number.tolist(), threads.tolist())))
+        return [(n, t, np.flatnonzero((number == n) & (threads == t))) for n, t in pairs]
+
+    def _of_warps(self, c: Cohort, value: Evaluate) -> Array:
+        values = value(c)
+        if values.shape[1] == 1:
+            return np.broadcast_to(values[:, 0], (c.warps,)).astype(np.int64)
+        whole = np.broadcast_to(values, (c.warps, LANES)).astype(np.int64)
+        mask = c.mask_array()
+        first: Array = np.take_along_axis(whole, np.argmax(mask, axis=1)[:, None], axis=1)
+        mixed = mask & (whole != first)
+        if mixed.any():
+            c.batch.lane_fault(
+                c, "sim/barrier-divergence", "lanes of one warp name different barriers or counts",
+                self.span, mixed,
+            )  # fmt: skip
+        return first[:, 0]
+
+    def _check(self, c: Cohort, number: Array, threads: Array) -> None:
+        outside = (number < 0) | (number >= NAMED_BARRIERS)
+        if outside.any():
+            c.batch.lane_fault(
+                c, "sim/barrier-number",
+                f"barrier {int(number[outside][0])} is none of the {NAMED_BARRIERS} that a CTA has",
+                self.span, c.mask_array() & outside[:, None],
+            )  # fmt: skip
+            number[outside] = 0
+        if self.threads is None:
+            return
+        parts = (threads <= 0) | (threads % LANES != 0)
+        if parts.any():
+            c.batch.lane_fault(
+                c, "sim/barrier-count",
+                f"a barrier counts {int(threads[parts][0])} threads, which is not a number of whole warps",
+                self.span, c.mask_array() & parts[:, None],
+            )  # fmt: skip
+
+
+def numbers(join: Join, expressions: Expressions, span: Span | None) -> Numbers:
+    """The call's operands, ready to be evaluated."""
+    number = None if join.number is None else expressions.compile(join.number)
+    threads = join.threads
+    if isinstance(threads, nodes.Static):
+        threads = nodes.Const(int(threads.value), nodes.INT32)
+    return Numbers(number, None if threads is None else expressions.compile(threads), span)

@@ -373,7 +373,10 @@ def coordinate(group: Group, axis: int) -> nodes.Expr:
     name = group.axes[axis].name
     if name == "lane" and group.elected:
         return build.const(0, dtypes.int32)
-    hardware = {"lane": "laneid", "warp": "warpid", "warp_in_group": "warp_in_warpgroup"}
+    hardware = {
+        "lane": "laneid", "warp": "warpid", "warp_in_group": "warp_in_warpgroup",
+        "warpgroup": "warpgroupid",
+    }  # fmt: skip
     value = nodes.HardwareId(hardware.get(name, f"cluster_ctaid.{name[-1]}"))
     return _rank(value, group.values[:, axis], group.coords[:, axis])
 

@@ -62,6 +62,8 @@ class TileCall:
     """Register operands laid out before in this function: unrolled code repeats them."""
     walks: dict[int, Walk] = field(default_factory=dict)
     """Operands laid out by ``check``, by position, for ``bind``."""
+    launch_scalars: frozenset[str] = frozenset()
+    """Sizes, strides and scalar parameters that never change: what a launch knows of them by name."""
 
     @property
     def context(self) -> Context:

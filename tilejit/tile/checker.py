@@ -28,12 +28,12 @@ from tilejit.ir import nodes, walk
 from tilejit.ptx import spelling
 from tilejit.ptx.forms import Form
 from tilejit.target import Target
-from tilejit.tile import launch_limits, raw, readonly
+from tilejit.tile import barriers, launch_limits, raw, readonly, warpgroup_order
 from tilejit.tile.affine import Context
 from tilejit.tile.call import Names, TileCall
 from tilejit.tile.facts import Facts, Site, analyse
 from tilejit.tile.family import Family, FamilyIndex, Param, Step
-from tilejit.tile.groups import Group, find_group
+from tilejit.tile.groups import Group, find_group, full_warpgroups
 from tilejit.tile.region import Walk, resolve
 
 TARGET_CODE = "target/unsupported"
@@ -114,6 +114,7 @@ class _Check:
     target: Target = field(init=False)
     facts: Facts = field(init=False)
     names: Names = field(init=False)
+    launch_scalars: frozenset[str] = field(init=False)
     memo: dict[tuple[object, ...], Walk] = field(default_factory=dict)
     groups: dict[tuple[int, int, bool, str], Group] = field(default_factory=dict)
 
@@ -121,11 +122,14 @@ class _Check:
         self.target = Target.parse(self.function.target)
         self.facts = analyse(self.function)
         self.names = Names(_names(self.function))
+        self.launch_scalars = _launch_scalars(self.function)
         launch_limits.check(self.function, self.target, self.facts, self.report)
         for site in self.facts.sites.values():
             with self.report.at(site.call.span):
                 self._one(site)
         readonly.check(self.function, self.report)
+        calls = (site.call for site in self.facts.sites.values())
+        warpgroup_order.check(self.function, calls, self.report)
 
     def bound(self) -> dict[int, tuple[nodes.Call, tuple[Step, ...]]]:
         steps: dict[int, tuple[nodes.Call, tuple[Step, ...]]] = {}
@@ -140,10 +144,14 @@ class _Check:
 
     def _one(self, site: Site) -> None:
         call = site.call
-        if site.context.dead:
+        if barriers.is_barrier(call):
+            if not site.context.dead:
+                launch, evaluator = self.function.launch, self.facts.evaluator(site)
+                barriers.check(call, launch, evaluator, self.target, self.report)
+        elif site.context.dead:
             self.ready.append(_Ready(call))
         elif call.op == "ptx":
-            self._raw(call)
+            self._raw(site)
         elif call.op == "tile.ewise":
             self._ewise(site)
         else:
@@ -177,13 +185,20 @@ class _Check:
             )
         return supported
 
-    def _raw(self, call: nodes.Call) -> None:
+    def _raw(self, site: Site) -> None:
+        call = site.call
         parsed = raw.parse(call)
         forms = self._forms(parsed.name, call.args[0].span or call.span, tile=False)
         if not forms:
             return
         raw.check(call, forms, self.report)
         form = raw.choose(call, forms, None)
+        if form is not None:
+            barriers.check_raw(call, form, self.target, self.report)
+            if form.mnemonic == "setmaxnreg":
+                group = self._group(site.context, "thread", call)
+                if group is not None:
+                    full_warpgroups(group, site.context, self.report, call.span)
         self.ready.append(_Ready(call, form=form))
 
     def _apply(self, site: Site) -> None:
@@ -236,6 +251,7 @@ class _Check:
         return TileCall(
             family.name, family.contract, name, forms, resolved, params, scope, group, evaluator,
             self.facts.launch, self.target, self.names, call.span, function, self.memo,
+            launch_scalars=self.launch_scalars,
         )  # fmt: skip
 
     def _group(self, context: Context, scope: nodes.Scope, call: nodes.Call) -> Group | None:
@@ -337,6 +353,17 @@ def _operand_names(forms: tuple[Form, ...], count: int) -> list[str]:
     if not forms:
         return ["dst", *(f"input {i}" for i in range(count - 1))][:count]
     return [f"operand {i}" for i in range(count)]
+
+
+def _launch_scalars(function: nodes.Function) -> frozenset[str]:
+    """Scalar parameters that nothing in the function overwrites."""
+    scalars = {p.name for p in function.params if isinstance(p.type, nodes.ScalarType)}
+    for statement in walk.statements(function.body) if scalars else ():
+        if isinstance(statement, nodes.Assign):
+            scalars.discard(statement.var.name)
+        elif isinstance(statement, nodes.Evaluate) and statement.call.op == "ptx":
+            scalars -= {var.name for var in raw.written_variables(statement.call)}
+    return frozenset(scalars)
 
 
 def _names(function: nodes.Function) -> set[str]:

@@ -37,9 +37,15 @@ def shaped(
     report: Report,
     *,
     collective: bool = False,
+    warpgroups: bool = False,
 ) -> Walk | None:
-    """Splits ``(*group, *repeat, *atom)``, checks extents, origin and bounds, and lays it out."""
+    """Splits ``(*group, *repeat, *atom)``, checks extents, origin and bounds, and lays it out.
+
+    ``collective``: whole warps execute the instruction, whose lanes the atom holds; ``warpgroups``:
+    whole warpgroups."""
     prefix = call.group.shape[:-1] if collective and call.group.axes else call.group.shape
+    if warpgroups:
+        prefix = call.group.warpgroups.shape
     position = next(i for i, o in enumerate(call.operands) if o is operand)
     key = _memo_key(call, operand, atom, len(prefix))
     known = None if key is None else call.memo.get(key)
@@ -62,7 +68,8 @@ def shaped(
         return None
     leading = extents[: min(len(prefix), rank - len(atom))]
     if leading != prefix:
-        axes = tuple(axis.name for axis in call.group.axes[: len(prefix)])
+        known_axes = call.group.warpgroups.axes if warpgroups else call.group.axes
+        axes = tuple(axis.name for axis in known_axes[: len(prefix)])
         report.error(
             "tile/group-shape",
             f"{operand.name} begins with {leading}, expected the group axes "
@@ -88,6 +95,8 @@ def shaped(
         return None
     try:
         group = call.group.leaders if collective else call.group
+        if warpgroups:
+            group = call.group.warpgroups
         laid = walk(operand, group, len(prefix), len(atom), call.evaluator)
     except NotSeparable as error:
         report.error(
@@ -485,6 +494,40 @@ def cache_policy(call: TileCall, report: Report) -> None:
 
 
 # --- memory
+
+
+BARRIER_BYTES = 8
+"""Size and alignment of an mbarrier."""
+
+
+def barrier_aligned(call: TileCall, mbar: nodes.Expr, report: Report) -> None:
+    """An mbarrier whose place in a buffer is known lies where one can be."""
+    if not isinstance(mbar, nodes.Address):
+        return
+    type_ = mbar.buffer.type
+    assert isinstance(type_, nodes.TensorType)
+    modulus, rest = call.context.congruence(call.evaluator.integer(mbar.offset_bytes))
+    wrong = np.asarray(rest) % math.gcd(modulus, BARRIER_BYTES) != 0
+    if type_.align_bytes % BARRIER_BYTES:
+        message = (
+            f"mbar points into {mbar.buffer.name}, which is only known to be aligned to "
+            f"{type_.align_bytes} bytes, expected {BARRIER_BYTES}"
+        )
+    elif wrong.all():
+        left = int(np.asarray(rest).flat[0]) % BARRIER_BYTES
+        message = (
+            f"mbar is {left} bytes above a multiple of {BARRIER_BYTES} in {mbar.buffer.name}, "
+            f"expected {BARRIER_BYTES}-byte alignment"
+        )
+    else:
+        return
+    report.error(
+        f"{call.family}/mbar-alignment",
+        message,
+        span=mbar.span or call.span,
+        contract=call.contract,
+        help='T.alloc_shared((stages,), "uint64", align=8) holds barriers',
+    )
 
 
 def in_space(

@@ -37,6 +37,7 @@ from tilejit.tile.affine import (
     settle,
     unknown_truth,
 )
+from tilejit.tile.barriers import is_barrier
 from tilejit.tile.launch import launch_values
 from tilejit.tile.raw import written_variables
 from tilejit.tile.values import (
@@ -60,7 +61,8 @@ COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """One tile call: the context and variables it executes with. ``context.dead``: never reached."""
+    """One tile call or barrier: the context and variables it executes with. ``context.dead``: never
+    reached."""
 
     call: nodes.Call
     context: Context
@@ -240,7 +242,7 @@ class _Interpreter:
             for value, mod, rem in cond.congruent_true:
                 context = context.congruent(value, mod, rem)
             state.context = context
-        elif call.op in ("tile.apply", "tile.ewise", "ptx"):
+        elif call.op in ("tile.apply", "tile.ewise", "ptx") or is_barrier(call):
             self.facts.sites[id(call)] = Site(call, state.context, dict(state.env))
             if call.op == "ptx":
                 for var in written_variables(call):

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from tilejit.dtypes import DType
 from tilejit.errors import Report, Span
 from tilejit.ir.nodes import Expr, LambdaExpr, PointerType, ScalarType, Space, Var
+from tilejit.ir.tensor_map import TensorMap, TensorMapSpec
 from tilejit.ptx.forms import Form
 
 if TYPE_CHECKING:
@@ -89,7 +90,17 @@ class Immediate:
     value: int
 
 
-NativeOperand: TypeAlias = Registers | Memory | Immediate
+@dataclass(frozen=True, slots=True)
+class TensorBox:
+    """``[map, {coordinates}]``: a tensor map and where in its tensor a box lies, innermost first (a
+    gather or scatter: a column and four rows). ``map``: one that the launch encodes, or the address of
+    one that the caller did."""
+
+    map: TensorMapSpec | Expr
+    coords: tuple[Expr, ...]
+
+
+NativeOperand: TypeAlias = Registers | Memory | Immediate | TensorBox
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +118,11 @@ class Issue:
 
 @dataclass(frozen=True, slots=True)
 class Let:
-    """Evaluates ``value`` once into the immutable ``var``, for the following steps."""
+    """Evaluates ``value`` once into the immutable ``var``, for the following steps. None: ``var`` is
+    the result (a ``Variable``) of the instruction that follows."""
 
     var: Var
-    value: Expr
+    value: Expr | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,12 +151,57 @@ class Elsewhere:
     offset_bytes: npt.NDArray[np.int64]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Chunks:
+    """Equal pieces of memory that a transfer reads or writes, in one order on both sides.
+
+    ``operand`` names the side in messages. ``addresses``, int64 of shape (n,): bytes in the space;
+    shared ones are *cluster addresses*, the offset in the CTA's window plus the CTA's rank in its
+    cluster times ``CTA_WINDOW_BYTES``."""
+
+    operand: NativeOperand
+    space: Literal["global", "shared"]
+    addresses: npt.NDArray[np.int64]
+    nbytes: int
+
+
+CTA_WINDOW_BYTES = 1 << 24
+"""Distance between the shared windows of neighbouring CTAs of a cluster in cluster addresses."""
+NO_SOURCE = -1
+"""A source address: the chunk becomes ``Transfer.fill``."""
+
+Combine: TypeAlias = Callable[[npt.NDArray[np.uint8], npt.NDArray[np.uint8]], npt.NDArray[np.uint8]]
+"""(old bytes, new bytes) -> result, all of shape (n, nbytes)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Transfer:
+    """One asynchronous copy by one thread to one CTA or to global memory.
+
+    ``fill``: shape (nbytes,), what chunks without a source become. ``combine``: the reduction at the
+    destination, one atomic step per chunk; None copies. ``barrier``: cluster address of the mbarrier
+    whose transaction count goes down by ``tx_bytes`` when the bytes are there; None: the copy belongs
+    to the thread's open bulk group. ``proxy``: whose accesses they are; ``generic`` ones need no
+    proxy fence after ordinary writes."""
+
+    dst: Chunks
+    src: Chunks
+    fill: npt.NDArray[np.uint8] | None
+    combine: Combine | None
+    barrier: int | None
+    tx_bytes: int
+    proxy: Literal["async", "generic"] = "async"
+
+
 class Machine(Protocol):
     """One instruction, a set of warps, 32 lanes each. Inactive lanes are handled by the machine:
     a family computes on whole arrays, writes and stores only take effect where active."""
 
-    def read(self, operand: NativeOperand) -> list[BitArray]:
-        """The bits of each register (unsigned container of its width), immediate or value."""
+    def read(
+        self, operand: NativeOperand, warps: npt.NDArray[np.bool_] | None = None
+    ) -> list[BitArray]:
+        """The bits of each register (unsigned container of its width), immediate or value. ``warps``,
+        shape (warps,): the only ones that read registers; what the others get is undefined."""
 
     def write(self, operand: NativeOperand, bits: list[BitArray]) -> None: ...
 
@@ -200,6 +257,105 @@ class Machine(Protocol):
     def wait_group(self, pending: int | None) -> None:
         """Each active lane waits for all but its ``pending`` latest groups; None: for every copy,
         those in the open group too."""
+
+    # Who executes, and where operands point: for instructions that one thread issues for many bytes.
+
+    def threads(self) -> list[tuple[int, int]]:
+        """(warp row, lane) of every active lane, in order."""
+
+    def address(self, operand: Memory) -> npt.NDArray[np.int64]:
+        """The address of each lane, ``offset_bytes`` included: shape (warps, 32)."""
+
+    def cluster_rank(self) -> npt.NDArray[np.int64]:
+        """Rank of each warp's CTA in its cluster: shape (warps, 1)."""
+
+    @property
+    def cluster_size(self) -> int:
+        """CTAs of a cluster; 1 in a launch without clusters."""
+
+    def tensor_map(self, operand: TensorBox, thread: tuple[int, int]) -> TensorMap | None:
+        """The tensor map that the operand means for ``thread``, in numbers; its coordinates are what
+        ``read`` gives. None, with a fault reported, where there is none."""
+
+    # Bulk copies and the asynchronous proxy.
+
+    def transfer(self, thread: tuple[int, int], transfer: Transfer) -> None:
+        """Issues the transfer for one of ``threads()``. Its bytes move some time between now and its
+        completion; bounds, alignment to the largest power of two in ``nbytes`` (at most 16), races and
+        proxy fences are checked now."""
+
+    def commit_bulk(self) -> None:
+        """The transfers of each active lane's open bulk group become its latest group."""
+
+    def wait_bulk(self, pending: int, read: bool) -> None:
+        """Each active lane waits for all but its ``pending`` latest bulk groups; ``read``: only until
+        their sources have been read."""
+
+    def proxy_fence(self, space: Literal["", "global", "shared::cta", "shared::cluster"]) -> None:
+        """fence.proxy.async: what each active lane did or knows of in ``space`` ("": everywhere) is
+        visible to the asynchronous proxy."""
+
+    def publish_barriers(self) -> None:
+        """fence.mbarrier_init: the mbarriers that the active lanes initialised are there for every
+        thread of the cluster that synchronises with them in any way."""
+
+    # Memory barrier objects, 8 bytes in shared memory at each lane's address.
+
+    def mbarrier_init(self, operand: NativeOperand, count: BitArray) -> None:
+        """``count`` arrivals complete a phase."""
+
+    def mbarrier_inval(self, operand: NativeOperand) -> None:
+        """The object is memory again."""
+
+    def mbarrier_arrive(
+        self,
+        operand: NativeOperand,
+        count: BitArray,
+        expect_bytes: BitArray | None,
+        *,
+        drop: bool,
+        release: bool,
+    ) -> BitArray:
+        """Per active lane: ``expect_bytes`` more transaction bytes, then ``count`` arrivals; ``drop``:
+        fewer are expected in later phases, too. Returns the state before."""
+
+    def mbarrier_transactions(self, operand: NativeOperand, nbytes: BitArray, expect: bool) -> None:
+        """expect_tx, or complete_tx, of ``nbytes`` without an arrival."""
+
+    def mbarrier_test(
+        self, operand: NativeOperand, phase: BitArray, *, parity: bool, acquire: bool, suspend: bool
+    ) -> BitArray:
+        """Per active lane: is the phase over that ``phase`` (a state, or a parity) names?
+        ``suspend``: a warp with a lane whose phase is not over may be held up before it goes on."""
+
+    def mbarrier_arrive_on_copies(self, operand: NativeOperand, counted: bool) -> None:
+        """An arrival as soon as the active lane's asynchronous copies so far are there. Not
+        ``counted``: it comes on top of those the phase expects."""
+
+    def fault(self, code: str, message: str, lanes: npt.NDArray[np.bool_]) -> None:
+        """Reports a fault of the program in ``lanes``, shape (warps, 32)."""
+
+    # Warpgroups: four warps that execute wgmma together, its groups and what it holds.
+
+    def warpgroups(self) -> npt.NDArray[np.int64]:
+        """The four warp rows of every warpgroup that executes: shape (n, 4)."""
+
+    def warpgroup_read(self, warp: int, addresses: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
+        """16 bytes at each address in the CTA's shared window, (n, 16), for the warpgroup whose first
+        warp row is ``warp``: reads of the asynchronous proxy, over when its open group is."""
+
+    def warpgroup_hold(self, operand: NativeOperand, columns: int) -> None:
+        """The operand's registers are the open group's until a wait covers it: accumulators of so many
+        columns, which nobody touches, or (0) words of A, which nobody writes."""
+
+    def warpgroup_fence(self) -> None:
+        """wgmma.fence: what each active warp did with registers comes before the wgmma that follow."""
+
+    def warpgroup_commit(self) -> None:
+        """The open group of each active warp's warpgroup is its latest group."""
+
+    def warpgroup_wait(self, pending: int) -> None:
+        """Each active warp waits for all but its warpgroup's ``pending`` latest groups."""
 
     def unsimulated(self, what: str) -> Any:
         """Raises ``Unsimulated``: a gap of the simulator, not a fault of the program."""

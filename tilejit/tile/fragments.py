@@ -1,7 +1,8 @@
-"""Register operands of warp collectives: values spread over the lanes of a warp by a fixed map.
+"""Register operands of collectives: values spread over a warp or a warpgroup by a fixed map.
 
 A fragment says which lane holds each element of an atom, and in which of the instruction's registers.
-The group prefix of such an operand has no lane axis: the lanes are inside the atom.
+The group prefix of such an operand has no lane axis: the lanes are inside the atom. A warpgroup's
+128 threads are lanes 0 to 127 here.
 
 Source: contract "execution groups", "matrix loads and stores", "warp matrix multiply-accumulate".
 Not here: the maps themselves (families), operands of thread instructions (``tile.ownership``).
@@ -20,10 +21,11 @@ from tilejit.tile import contracts, ownership
 from tilejit.tile.affine import IntArray
 from tilejit.tile.call import TensorOperand, TileCall
 from tilejit.tile.family import Register, Registers
-from tilejit.tile.groups import full_warps
+from tilejit.tile.groups import full_warpgroups, full_warps
 from tilejit.tile.region import Walk
 
 LANES = 32
+WARPGROUP_LANES = 128
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,11 +42,18 @@ class Fragment:
         """Registers of each lane."""
         return int(self.elements.shape[1])
 
+    @property
+    def of_warpgroup(self) -> bool:
+        return bool(self.elements.shape[0] == WARPGROUP_LANES)
+
     def described(self) -> str:
         """Some of the map in words: what a layout has to say."""
         some = dict.fromkeys(((0, 0), (1, 0), (4, 0), (0, self.count - 1)))
+        who = "lane"
+        if self.of_warpgroup:
+            some, who = dict.fromkeys((*some, (32, 0))), "thread"
         return "; ".join(
-            f"register {register} of lane {lane} holds {self.coordinate(lane, register)}"
+            f"register {register} of {who} {lane} holds {self.coordinate(lane, register)}"
             for lane, register in some
         )
 
@@ -55,20 +64,23 @@ class Fragment:
 
     @staticmethod
     def of(
-        atom: tuple[int, ...], count: int, coordinate: Callable[[int, int], tuple[int, ...]]
+        atom: tuple[int, ...],
+        count: int,
+        coordinate: Callable[[int, int], tuple[int, ...]],
+        threads: int = LANES,
     ) -> Fragment:
         """From the instruction's own map: ``coordinate(lane, register)`` in the atom."""
-        elements = np.empty((LANES, count), dtype=np.int64)
-        for lane in range(LANES):
+        elements = np.empty((threads, count), dtype=np.int64)
+        for lane in range(threads):
             for register in range(count):
                 elements[lane, register] = np.ravel_multi_index(coordinate(lane, register), atom)
         if not np.array_equal(np.sort(elements, axis=None), np.arange(math.prod(atom))):
             raise fault(
                 InternalError, "internal/fragment",
-                f"{count} registers of {LANES} lanes do not hold each element of {atom} once", None,
+                f"{count} registers of {threads} lanes do not hold each element of {atom} once", None,
             )  # fmt: skip
         lanes = np.empty(elements.size, dtype=np.int64)
-        lanes[elements] = np.arange(LANES).reshape(-1, 1)
+        lanes[elements] = np.arange(threads).reshape(-1, 1)
         return Fragment(atom, elements, lanes)
 
 
@@ -86,6 +98,20 @@ def collective(call: TileCall, report: Report) -> bool:
     return full_warps(call.group, call.context, report, call.span)
 
 
+def warpgroup_collective(call: TileCall, report: Report) -> bool:
+    """The call is made by whole warpgroups, in a scope whose group axes are warpgroups."""
+    if call.scope not in ("warpgroup", "cta"):
+        report.error(
+            "scope/collective",
+            f'{call.spelling} is executed by whole warpgroups, and scope="{call.scope}" names none',
+            span=call.span,
+            contract=call.contract,
+            help='scope="warpgroup" for one warpgroup\'s tile; "cta" adds a warpgroup axis in front',
+        )
+        return False
+    return full_warpgroups(call.group, call.context, report, call.span)
+
+
 def laid_fragment(
     call: TileCall, operand: TensorOperand, fragment: Fragment, report: Report, *, written: bool
 ) -> Walk | None:
@@ -95,7 +121,10 @@ def laid_fragment(
     """
     if not contracts.in_space(call, operand, ("local",), report):
         return None
-    laid = contracts.shaped(call, operand, fragment.atom, report, collective=True)
+    whole = fragment.of_warpgroup
+    laid = contracts.shaped(
+        call, operand, fragment.atom, report, collective=not whole, warpgroups=whole
+    )
     if laid is None:
         return None
     if fragment not in laid.findings.fragments:

@@ -59,6 +59,7 @@ class Group:
     elected: bool
     per_cta: int
     _leaders: list[Group] = field(default_factory=list)
+    _warpgroups: list[Group] = field(default_factory=list)
 
     @property
     def leaders(self) -> Group:
@@ -76,6 +77,25 @@ class Group:
                 )
             )
         return self._leaders[0]
+
+    @property
+    def warpgroups(self) -> Group:
+        """Thread 0 of every warpgroup, for what its threads have in common; in CTA scope the only axis
+        counts the warpgroups. Warpgroups are whole."""
+        if not self._warpgroups:
+            first = self.threads % self.per_cta % 128 == 0
+            axes: tuple[Axis, ...] = ()
+            coords, values = self.coords[first, :0], self.values[first, :0]
+            if self.scope == "cta":
+                axes = (Axis("warpgroup", self.axes[0].extent // 4),)
+                coords, values = self.coords[first, :1] // 4, self.values[first, :1] // 4
+            self._warpgroups.append(
+                replace(
+                    self, axes=axes, threads=self.threads[first], coords=coords, values=values,
+                    ids=self.ids[first], _leaders=[], _warpgroups=[],
+                )
+            )  # fmt: skip
+        return self._warpgroups[0]
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -277,11 +297,38 @@ def full_warps(group: Group, context: Context, report: Report, span: Span | None
     return False
 
 
+def full_warpgroups(group: Group, context: Context, report: Report, span: Span | None) -> bool:
+    """Whether all 128 threads of every active warpgroup take part, as a warpgroup collective requires."""
+    help_ = "guard whole warpgroups: with T.cuda.warpgroup_id(), or a value that its threads share"
+    why = None
+    if group.elected or context.level < WARPGROUP:
+        why = (
+            "elect_sync leaves one lane" if group.elected else "a guard differs between its threads"
+        )
+    else:
+        numbers = group.threads // group.per_cta * (1 << 20) + group.threads % group.per_cta // 128
+        warpgroups, counts = np.unique(numbers, return_counts=True)
+        if bool((counts == 128).all()):
+            return True
+        worst = int(np.flatnonzero(counts != 128)[0])
+        number = int(warpgroups[worst]) % (1 << 20)
+        why = f"warpgroup {number} (warps {4 * number} to {4 * number + 3}) has {int(counts[worst])} active"
+    report.error(
+        "scope/partial-warpgroup",
+        f"this instruction needs all 128 threads of a warpgroup, four warps from a multiple of four on; "
+        f"{why}",
+        span=span,
+        contract=f"{CONTRACT}: all 128 threads must participate",
+        help=help_,
+    )
+    return False
+
+
 def thread_level(scope: Scope) -> int:
     """The uniformity an operand's origin needs in this scope."""
     return SCOPE_LEVEL[scope] if scope != "thread" else THREAD
 
 
 __all__ = [
-    "CONTRACT", "GRID", "Axis", "Group", "find_group", "full_warps", "thread_level",
+    "CONTRACT", "GRID", "Axis", "Group", "find_group", "full_warpgroups", "full_warps", "thread_level",
 ]  # fmt: skip

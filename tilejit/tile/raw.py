@@ -23,6 +23,7 @@ from tilejit.tile.family import (
     NativeOperand,
     Registers,
     Step,
+    TensorBox,
     Value,
     Variable,
 )
@@ -59,7 +60,7 @@ def written_variables(call: nodes.Call) -> tuple[nodes.Var, ...]:
     for form in forms:
         groups = group_operands(form, parsed.operands)
         for spec, items in zip(form.operands, groups or ()):
-            if "w" in spec.direction and spec.kind != "addr":
+            if "w" in spec.direction and spec.kind not in ("addr", "map"):
                 written.update({i.name: i for i in items if isinstance(i, nodes.Var)})
     return tuple(written.values())
 
@@ -83,6 +84,13 @@ def group_operands(
                 break
             return None
         item = operands[position]
+        if spec.kind == "map":
+            found = _map_operands(operands[position:], spec.lanes)
+            if found is None:
+                return None
+            groups.append(found[0])
+            position += found[1]
+            continue
         lanes = spec.lanes if spec.kind in ("reg", "pred") else 1
         if isinstance(item, nodes.Tuple):
             if len(item.items) != lanes:
@@ -98,6 +106,18 @@ def group_operands(
     return groups if position == len(operands) else None
 
 
+def _map_operands(
+    operands: tuple[nodes.Expr, ...], coordinates: int
+) -> tuple[tuple[nodes.Expr, ...], int] | None:
+    """A tensor map's address with its coordinates, and how many operands they are: the coordinates
+    stand in a group of their own or one after another."""
+    if len(operands) > 1 and isinstance(operands[1], nodes.Tuple):
+        items = (operands[0], *operands[1].items)
+        return (items, 2) if len(items) == 1 + coordinates else None
+    items = operands[: 1 + coordinates]
+    return (items, len(items)) if len(items) == 1 + coordinates else None
+
+
 # --- check
 
 
@@ -111,6 +131,9 @@ def choose(call: nodes.Call, forms: tuple[Form, ...], report: Report | None) -> 
             continue
         trial = Report()
         for spec, items in zip(form.operands, groups):
+            if spec.kind == "map":
+                _check_map(form, spec, items, trial, call.span)
+                continue
             for item in items:
                 _check_item(form, spec, item, trial, call.span)
         if not trial.failed:
@@ -210,8 +233,47 @@ def _check_item(
             _check_space(form, spec, item, report, where)
     elif "w" in spec.direction:
         _check_destination(form, spec, item, report, where)
-    else:
+    elif not _widens(spec, item):
         check_scalar(form, spec, item, report, where, "ptx")
+
+
+def _check_map(
+    form: Form,
+    spec: OperandSpec,
+    items: tuple[nodes.Expr, ...],
+    report: Report,
+    span: Span | None,
+) -> None:
+    """A tensor map is in global memory; its coordinates are int32."""
+    map_, *coordinates = items
+    if map_.type not in (nodes.PointerType("global"), nodes.UINT64):
+        report.error(
+            "ptx/address",
+            f"{spec.name} of {form.spelling} is a {map_.type}, expected the global address of a tensor map",
+            span=map_.span or span,
+        )  # fmt: skip
+    for number, item in enumerate(coordinates):
+        if item.type != nodes.INT32:
+            report.error(
+                "ptx/operand-type",
+                f"coordinate {number} of {form.spelling} is {item.type}, expected int32",
+                span=item.span or span,
+                help="T.int32(…) converts",
+            )
+
+
+def _widens(spec: OperandSpec, item: nodes.Expr) -> bool:
+    """A shared pointer where the instruction takes a ``.u64`` address (``mapa.u64``)."""
+    return spec.type == "u64" and item.type == nodes.PointerType("shared")
+
+
+def _widened(form: Form, item: nodes.Expr) -> nodes.Expr:
+    """A shared pointer as 64 bits: the generic address, or, where the instruction names the space,
+    the address in it."""
+    if any(word.startswith("shared") for word in form.modifiers):
+        near = nodes.Bitcast(item, nodes.UINT32, span=item.span)
+        return nodes.Cast(near, nodes.UINT64, span=item.span)
+    return nodes.Call("cuda.generic_address", (item,), nodes.UINT64, span=item.span)
 
 
 def _check_immediate(
@@ -349,7 +411,7 @@ def bind(call: nodes.Call, form: Form) -> list[Step]:
     """The one issue of a checked raw call."""
     parsed = parse(call)
     groups = group_operands(form, parsed.operands) or []
-    operands = tuple(_native(spec, items) for spec, items in zip(form.operands, groups))
+    operands = tuple(_native(form, spec, items) for spec, items in zip(form.operands, groups))
     pred = parsed.keywords.get("pred")
     preserve = parsed.keywords.get("preserve_dst")
     return [
@@ -364,16 +426,25 @@ def bind(call: nodes.Call, form: Form) -> list[Step]:
     ]
 
 
-def _native(spec: OperandSpec, items: tuple[nodes.Expr, ...]) -> NativeOperand:
+def _native(form: Form, spec: OperandSpec, items: tuple[nodes.Expr, ...]) -> NativeOperand:
     if spec.kind == "imm":
         (item,) = items
         assert isinstance(item, nodes.Const)
         return Immediate(int(item.value))
     if spec.kind == "addr":
         return address(items[0], spec)
+    if spec.kind == "map":
+        return TensorBox(_map_address(items[0]), items[1:])
     if "w" in spec.direction:
         return Registers(tuple(_destination(item) for item in items))
-    return Registers(tuple(Value(literal(spec, item)) for item in items))
+    items = tuple(_widened(form, i) if _widens(spec, i) else literal(spec, i) for i in items)
+    return Registers(tuple(Value(item) for item in items))
+
+
+def _map_address(item: nodes.Expr) -> nodes.Expr:
+    if isinstance(item.type, nodes.PointerType):
+        return item
+    return nodes.Bitcast(item, nodes.PointerType("global"), span=item.span)
 
 
 def _destination(item: nodes.Expr) -> Variable | Element | None:

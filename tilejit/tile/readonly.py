@@ -44,7 +44,7 @@ def _destinations(node: object) -> Iterator[tuple[nodes.View | nodes.Var, Span |
     groups = raw.group_operands(forms[0], parsed.operands) if node.op == "ptx" else None
     operands = [g[0] for g in groups] if groups is not None else parsed.operands
     for spec, operand in zip(specs, operands):
-        if spec.kind != "addr" or "w" not in spec.direction:
+        if spec.kind not in ("addr", "map") or "w" not in spec.direction:
             continue
         span = operand.span or node.span
         if isinstance(operand, nodes.Region):

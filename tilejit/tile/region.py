@@ -14,6 +14,7 @@ import math
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import product
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -34,6 +35,9 @@ from tilejit.tile.affine import Affine, IntArray, Number, settle
 from tilejit.tile.family import Registers
 from tilejit.tile.groups import Group
 from tilejit.tile.values import Evaluator, Value
+
+if TYPE_CHECKING:
+    from tilejit.tile.descriptor import Descriptor
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -158,6 +162,8 @@ class Findings:
     registers: list[Registers] | None = None
     fragments: dict[object, list[Registers]] = field(default_factory=dict)
     """By ``tile.fragments.Fragment``: the registers of every repeat, once its map was proved."""
+    descriptors: dict[str, Descriptor] = field(default_factory=dict)
+    """By major order: how ``tile.descriptor`` describes the operand."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -31,6 +31,10 @@ MODULES: tuple[str, ...] = (
     "mma_sync",
     "ldmatrix_stmatrix",
     "cp_async",
+    "cp_async_bulk",
+    "st_async",
+    "cp_async_bulk_tensor",
+    "wgmma",
 )
 """Table modules, in the order in which their forms are listed."""
 

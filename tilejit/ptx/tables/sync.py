@@ -66,7 +66,7 @@ _CLUSTER = (
     _raw("barrier.cluster.wait[.acquire][.aligned]", "", "sm_90", _JOINS),
     _raw("mapa(type=.u32|.u64)", "=d:$type a:$type rank:u32", "sm_90"),
     _raw("mapa.shared::cluster(type=.u32|.u64)", "=d:$type a:$type rank:u32", "sm_90"),
-    _raw("getctarank.shared::cluster(type=.u32|.u64)", "=d:u32 a:$type", "sm_90"),
+    _raw("getctarank[.shared::cluster](type=.u32|.u64)", "=d:u32 a:$type", "sm_90"),
 )
 
 _SHUFFLES = [

@@ -66,6 +66,13 @@ SM_90: dict[tuple[str, str], Accumulator] = {
 }
 """``mma.sync`` on Hopper, by A's type and the accumulator's. 8-bit floats go through f16."""
 
+SM_90_WARPGROUP: dict[tuple[str, str], Accumulator] = {
+    **SM_90,
+    **{(a, "f32"): Accumulator(32, 13, "rz", 13) for a in ("e4m3", "e5m2")},
+    **{(a, "f16"): Accumulator(32, 13, "rn", 10) for a in ("e4m3", "e5m2")},
+}
+"""``wgmma`` on Hopper, whose unit for 8-bit floats keeps 13 bits. tests/sim/wgmma_probe.py compares."""
+
 # --- floating point
 
 _NATIVE = {"f32": np.float32, "f16": np.float16}
@@ -181,6 +188,29 @@ def multiply_accumulate(form: Form, a: Words, b: Words, c: Words) -> Words:
     return _compiled(form)(a, b, c)
 
 
+def warpgroup_multiply_accumulate(
+    types: tuple[str, str, str],
+    a: Words,
+    b: Words,
+    c: Words,
+    *,
+    saturate: bool = False,
+    negate: bool = False,
+) -> Words:
+    """As ``multiply_accumulate`` for ``wgmma``. ``types``: D's, A's and B's. ``negate``: C - A·B."""
+    result, kind, other = types
+    if kind == "b1":
+        return _integers(_bits(a), _bits(b), c, False)
+    if result == "s32":
+        return _integers(_bytes(a, kind), _bytes(b, other), c, saturate)
+    formats = BY_PTX_TYPE[kind], BY_PTX_TYPE[other], BY_PTX_TYPE[result]
+    left, right, addend = (unpacked(words, fmt) for words, fmt in zip((a, b, c), formats))
+    if negate:
+        left = -left
+    total = accumulate(left, right, addend, formats, SM_90_WARPGROUP[kind, result])
+    return packed(total, formats[2])
+
+
 @cache
 def _compiled(form: Form) -> Callable[[Words, Words, Words], Words]:
     result, a, b, _ = form.modifiers[-4:]
@@ -243,6 +273,11 @@ def packed(values: Values, fmt: FloatFormat) -> Words:
 
 def _bytes(words: Words, kind: str) -> Values:
     return np.ascontiguousarray(words, dtype="<u4").view(np.int8 if kind == "s8" else np.uint8)
+
+
+def _bits(words: Words) -> Values:
+    """The single bits of rows of words: their products count where both are one."""
+    return np.unpackbits(np.ascontiguousarray(words, dtype="<u4").view(np.uint8), axis=-1)
 
 
 def _integers(a: Values, b: Values, c: Words, saturate: bool) -> Words:

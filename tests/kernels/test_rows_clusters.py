@@ -1,0 +1,289 @@
+"""Long rows by clusters against float64 references, on the simulator and the GPU: small plans, and the
+choice of the large ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import tilejit as tile
+from tilejit.kernels import norm, row_clusters, rows, softmax
+from tilejit.kernels.row_clusters import ClusterPlan
+
+KERNELS: tuple[rows.Kernel, ...] = ("softmax", "rms_norm", "layer_norm")
+TOLERANCE = {torch.float32: 3e-6, torch.float16: 1e-3, torch.bfloat16: 6e-3}
+
+
+@pytest.fixture
+def hopper(device: str) -> str:
+    """``device``, where it has clusters."""
+    if device == "cuda" and torch.cuda.get_device_capability()[0] < 9:
+        pytest.skip("clusters need sm_90")
+    return device
+
+
+def small_plan(
+    dtype: torch.dtype,
+    vectors: int,
+    ctas: int = 2,
+    threads: int = 32,
+    stage_chunks: int = 1,
+    stages: int = 3,
+    clusters: int = 2,
+    resident: int = 0,
+) -> ClusterPlan:
+    width = vectors * 16 // dtype.itemsize
+    return ClusterPlan(
+        dtype.itemsize, width, ctas, threads, stage_chunks, stages, clusters, 1, resident
+    )
+
+
+def relative_error(actual: torch.Tensor, expected: torch.Tensor) -> float:
+    return ((actual.double() - expected).norm() / expected.norm()).item()
+
+
+def random_rows(height: int, width: int, dtype: torch.dtype, device: str) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(height * 7919 + width)
+    return torch.randn(height, width, generator=generator).to(dtype).to(device)
+
+
+def run(
+    kernel: rows.Kernel,
+    x: torch.Tensor,
+    plan: ClusterPlan,
+    w: torch.Tensor | None = None,
+    b: torch.Tensor | None = None,
+) -> torch.Tensor:
+    out = torch.full_like(x, float("nan"))
+    if kernel == "softmax":
+        softmax.softmax_clusters(x, out, plan)
+    else:
+        norm.norm_clusters(x, out, w, b, 1e-5, kernel == "layer_norm", plan)
+    return out
+
+
+def expected_of(
+    kernel: rows.Kernel, x: torch.Tensor, w: torch.Tensor | None, b: torch.Tensor | None
+) -> torch.Tensor:
+    wide, width = x.double(), (x.shape[1],)
+    w, b = (None if p is None else p.double() for p in (w, b))
+    if kernel == "softmax":
+        return torch.softmax(wide, -1)
+    if kernel == "rms_norm":
+        return torch.nn.functional.rms_norm(wide, width, w, 1e-5)
+    return torch.nn.functional.layer_norm(wide, width, w, b, 1e-5)
+
+
+def check(
+    kernel: rows.Kernel, dtype: torch.dtype, plan: ClusterPlan, height: int, device: str
+) -> None:
+    x = random_rows(height, plan.row_elems, dtype, device)
+    w, b = random_rows(2, plan.row_elems, dtype, device)
+    bias = b if kernel == "layer_norm" else None
+    error = relative_error(run(kernel, x, plan, w, bias), expected_of(kernel, x, w, bias))
+    assert error < TOLERANCE[dtype]
+
+
+# Of 16-byte vectors: a row that comes out even, one whose tail the last CTA has less of, one whose tail
+# does not reach every CTA, one that is all chunks of different stages.
+CASES = [
+    (torch.float32, small_plan(torch.float32, 128), 5),
+    (torch.bfloat16, small_plan(torch.bfloat16, 3 * 128 + 47, 2, 64, 2, resident=1), 5),
+    (torch.float16, small_plan(torch.float16, 2 * 128 + 5, 4, 32, 2, 2, clusters=1, resident=1), 3),
+    (torch.float32, small_plan(torch.float32, 3 * 512 + 8, 8, 64, 2, 2, clusters=1), 3),
+    (
+        torch.bfloat16,
+        small_plan(torch.bfloat16, 5 * 64 + 3, 1, 64, 2, 7, clusters=3, resident=1),
+        7,
+    ),
+]
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize(("dtype", "plan", "height"), CASES, ids=lambda v: getattr(v, "ctas", None))
+def test_small_plans(
+    hopper: str, kernel: rows.Kernel, dtype: torch.dtype, plan: ClusterPlan, height: int
+) -> None:
+    check(kernel, dtype, plan, height, hopper)
+
+
+@pytest.mark.parametrize("resident", [0, 1, 2])
+@pytest.mark.parametrize("tail", [0, 9])
+def test_parameters_that_stay_in_shared_memory(hopper: str, resident: int, tail: int) -> None:
+    plan = small_plan(torch.float32, 128 + tail, resident=resident)
+    check("layer_norm", torch.float32, plan, 3, hopper)
+
+
+def test_a_bias_without_a_weight(hopper: str) -> None:
+    for resident in (0, 1):
+        plan = small_plan(torch.float32, 70, resident=resident)
+        x = random_rows(3, plan.row_elems, torch.float32, hopper)
+        b = random_rows(1, plan.row_elems, torch.float32, hopper)[0]
+        expected = expected_of("layer_norm", x, None, b)
+        assert relative_error(run("layer_norm", x, plan, None, b), expected) < 3e-6
+
+
+@pytest.mark.parametrize("height", [1, 2, 3, 8])
+def test_any_number_of_rows(hopper: str, height: int) -> None:
+    check("softmax", torch.float32, small_plan(torch.float32, 64), height, hopper)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("seed", range(1, 7))
+def test_any_order_gives_the_same(kernel: rows.Kernel, seed: int) -> None:
+    """The simulator chooses who goes first and when bytes arrive, by the seed."""
+    with tile.simulation(seed=seed):
+        plan = small_plan(torch.float32, 2 * 128 + 5, 4, 32, 2, 2, 1, int(kernel != "softmax"))
+        check(kernel, torch.float32, plan, 3, "cpu")
+
+
+# --- numerics
+
+
+@pytest.mark.parametrize("special", [float("inf"), float("-inf"), float("nan")])
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_rows_with_infinity_or_nan(hopper: str, kernel: rows.Kernel, special: float) -> None:
+    plan = small_plan(torch.float32, 2 * 64 + 5)
+    x = random_rows(6, plan.row_elems, torch.float32, hopper)
+    for row, column in enumerate((0, 130, 257, plan.row_elems - 21, plan.row_elems - 1)):
+        x[row, column] = special
+    ours, theirs = run(kernel, x, plan), expected_of(kernel, x, None, None)
+    assert torch.equal(ours.isnan(), theirs.isnan())
+    assert torch.allclose(ours.double(), theirs, atol=1e-4, equal_nan=True)
+
+
+def test_softmax_of_minus_infinity_alone(hopper: str) -> None:
+    plan = small_plan(torch.float32, 70)
+    x = torch.full((2, plan.row_elems), float("-inf"), device=hopper)
+    x[1, 100] = 3.0
+    out = run("softmax", x, plan)
+    assert out[0].isnan().all()
+    assert out[1, 100] == 1 and out[1].sum() == 1
+
+
+@pytest.mark.parametrize("vectors", [64, 70])
+def test_layer_norm_of_constant_rows_is_zero(hopper: str, vectors: int) -> None:
+    plan = small_plan(torch.float32, vectors)
+    constants = torch.tensor([[0.1], [1.0], [3.3], [1e4], [-77.7]])
+    x = constants.expand(5, plan.row_elems).contiguous().to(hopper)
+    assert (run("layer_norm", x, plan) == 0).all()
+
+
+@pytest.mark.parametrize("vectors", [128, 140])
+def test_layer_norm_of_a_large_mean_keeps_its_digits(hopper: str, vectors: int) -> None:
+    plan = small_plan(torch.float32, vectors, 4)
+    x = random_rows(2, plan.row_elems, torch.float32, hopper) + 4096.0
+    assert (
+        relative_error(run("layer_norm", x, plan), expected_of("layer_norm", x, None, None)) < 2e-3
+    )
+
+
+def test_layer_norm_of_means_that_differ_between_ctas(hopper: str) -> None:
+    """Every warp's mean is far from the row's: the merge must carry it."""
+    plan = small_plan(torch.float32, 3 * 128 + 33, 4)
+    x = random_rows(2, plan.row_elems, torch.float32, hopper)
+    x += torch.linspace(-300, 300, plan.row_elems, device=hopper)
+    assert (
+        relative_error(run("layer_norm", x, plan), expected_of("layer_norm", x, None, None)) < 1e-5
+    )
+
+
+# --- the choice of plans
+
+
+@pytest.mark.parametrize("width", [16384, 65536, 65544, 100_000, 262144])
+@pytest.mark.parametrize("elem_bytes", [2, 4])
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_plan_covers_the_row_once_and_fits(
+    width: int, elem_bytes: int, kernel: rows.Kernel
+) -> None:
+    parameters = KERNELS.index(kernel)
+    plan = row_clusters.plan_clusters(kernel, width, elem_bytes, parameters, row_clusters.Device())
+    if plan is None:
+        assert width == 16384
+        return
+    portable = row_clusters.plan_clusters(
+        kernel, width, elem_bytes, parameters, row_clusters.Device(sms=114)
+    )
+    assert portable is not None and portable.ctas <= 8
+    owned = plan.ctas * plan.part_vectors + plan.tail_vectors
+    assert owned * plan.vector_elems == width and plan.full_chunks > 0
+    assert plan.tail_share <= plan.threads and plan.tail_share * plan.ctas >= plan.tail_vectors
+    assert plan.elems_per_thread <= row_clusters.MAX_ELEMS_PER_THREAD
+    assert plan.slots & (plan.slots - 1) == 0 and plan.ctas <= 16
+    stage_bytes = plan.threads * plan.stage_chunks * row_clusters.VECTOR_BYTES
+    resident_bytes = plan.resident * plan.chunks * plan.threads * row_clusters.VECTOR_BYTES
+    used_bytes = plan.stages * stage_bytes + resident_bytes + row_clusters.CONTROL_BYTES
+    assert used_bytes * plan.min_blocks <= row_clusters.SHARED_BYTES_PER_SM
+    assert plan.stages >= 3 and plan.resident <= parameters
+    assert plan.clusters * plan.ctas <= 132 * plan.min_blocks
+
+
+def test_clusters_take_the_least_rounds() -> None:
+    plan = replace(small_plan(torch.float32, 64, 4), clusters=32)
+    assert [plan.grid(height) // 4 for height in (1, 31, 32, 33, 64, 65, 2048)] == [
+        1, 31, 32, 17, 32, 22, 32,
+    ]  # fmt: skip
+
+
+def test_what_clusters_do_not_take() -> None:
+    device = row_clusters.Device()
+    plans = [
+        row_clusters.plan_clusters("softmax", 65536, 2, 0, replace(device, has_clusters=False)),
+        row_clusters.plan_clusters("softmax", 1024, 2, 0, device),
+        row_clusters.plan_clusters("softmax", 65537, 2, 0, device),
+        row_clusters.plan_clusters("softmax", 1 << 20, 2, 0, device),
+    ]
+    assert plans == [None] * 4
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_long_rows_go_to_clusters(
+    hopper: str, kernel: rows.Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(softmax, "softmax_rows", None)
+    monkeypatch.setattr(norm, "norm_rows", None)
+    x = random_rows(2, 65536, torch.bfloat16, hopper)
+    w, b = random_rows(2, 65536, torch.bfloat16, hopper)
+    if kernel == "softmax":
+        out = softmax.softmax(x)
+    elif kernel == "rms_norm":
+        out = norm.rms_norm(x, w, 1e-5)
+    else:
+        out = norm.layer_norm(x, w, b, 1e-5)
+    bias = b if kernel == "layer_norm" else None
+    assert relative_error(out, expected_of(kernel, x, w, bias)) < 1.2e-2
+
+
+def test_rows_of_any_pitch(hopper: str) -> None:
+    """One row alone, rows with gaps, and rows that bulk copies cannot address."""
+    base = random_rows(4, 65544, torch.bfloat16, hopper)
+    for x in (base[:1], base[::2, :65536], base[1:, 1:65537], base.view(-1)[3:65539].view(1, -1)):
+        out = torch.full((4, 65544), 7.0, dtype=x.dtype, device=hopper)[: x.shape[0], : x.shape[1]]
+        error = relative_error(softmax.softmax(x, out), torch.softmax(x.double(), -1))
+        assert error < TOLERANCE[torch.bfloat16]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    ("kernel", "width"),
+    [("layer_norm", 16384), *((kernel, width) for width in (65536, 262144) for kernel in KERNELS)],
+)
+def test_registers_do_not_spill(kernel: rows.Kernel, width: int, dtype: torch.dtype) -> None:
+    x, w = torch.empty(4, width, dtype=dtype), torch.empty(width, dtype=dtype)
+    parameters = KERNELS.index(kernel)
+    plan = row_clusters.plan_clusters(
+        kernel, width, dtype.itemsize, parameters, row_clusters.Device()
+    )
+    assert plan is not None
+    if kernel == "softmax":
+        compiled = softmax.softmax_clusters.compile(x, torch.empty_like(x), plan, target="sm_90a")
+    else:
+        bias = w if kernel == "layer_norm" else None
+        compiled = norm.norm_clusters.compile(
+            x, torch.empty_like(x), w, bias, 1e-5, kernel == "layer_norm", plan, target="sm_90a"
+        )
+    assert (compiled.stats.spill_bytes, compiled.stats.local_bytes) == (0, 0)
+    assert compiled.stats.blocks_per_sm >= plan.min_blocks

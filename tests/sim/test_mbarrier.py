@@ -1,0 +1,508 @@
+"""mbarriers in the simulator: phases, what they order, what is reported, deadlocks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import tilejit as tile
+from tests.sim.written import codes, kernel, notes, reports
+
+SEEDS = range(8)
+
+HEAD = """
+def k(X: T.Tensor((256,), "float32", align=16), Y: T.Tensor((256,), "float32"), n: T.int32):
+    T.device_entry(launch=T.cuda.LaunchConfig(grid={grid}, block={block}))
+    t, lane, warp = T.cuda.thread_idx("x"), T.cuda.lane_id(), T.cuda.warp_id()
+    s = T.alloc_shared((4, 32), "float32", layout="default", align=16)
+    full = T.alloc_shared((2,), "uint64", align=8)
+    empty = T.alloc_shared((2,), "uint64", align=8)
+    state = T.alloc_local((1,), "uint64", layout="default")
+    over = T.alloc_local((1,), "bool", layout="default")
+    cta = T.cuda.block_idx("x")
+    init, arrive = T.ptx["mbarrier.init.shared::cta.b64"], T.ptx["mbarrier.arrive.shared::cta.b64"]
+    inval, drop = T.ptx["mbarrier.inval.shared::cta.b64"], T.ptx["mbarrier.arrive_drop.shared::cta.b64"]
+    several = T.ptx["mbarrier.arrive.noComplete.shared::cta.b64"]
+    announce = T.ptx["mbarrier.arrive.expect_tx.shared::cta.b64"]
+    expect = T.ptx["mbarrier.expect_tx.relaxed.cta.shared::cta.b64"]
+    complete = T.ptx["mbarrier.complete_tx.relaxed.cta.shared::cta.b64"]
+    arrive_relaxed = T.ptx["mbarrier.arrive.relaxed.cta.shared::cta.b64"]
+    try_wait = T.ptx["mbarrier.try_wait.parity.shared::cta.b64"]
+    test_wait = T.ptx["mbarrier.test_wait.parity.shared::cta.b64"]
+    test_state = T.ptx["mbarrier.test_wait.shared::cta.b64"]
+    wait, SINK = T.cuda.mbarrier_wait, T.ptx.SINK
+{body}
+"""
+"""Prefixes of what follows; ``full`` and ``empty`` have two objects each."""
+
+
+def program(body: str, block: int = 64, grid: int = 1) -> Any:
+    lines = body.strip("\n").splitlines()
+    text = HEAD.format(body="\n".join(f"    {line}" for line in lines), block=block, grid=grid)
+    return kernel(text)
+
+
+def tensors() -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.arange(1.0, 257.0), torch.zeros(256)
+
+
+def found(body: str, n: int = 8, block: int = 64, **options: Any) -> list[Any]:
+    return reports(program(body, block), *tensors(), n, **options)
+
+
+def of_every_seed(body: str, n: int = 8, block: int = 64) -> list[str]:
+    """The codes, which are those of each seed."""
+    k = program(body, block)
+    seen = {tuple(codes(k, *tensors(), n, seed=seed)) for seed in SEEDS}
+    assert len(seen) == 1, seen
+    return list(seen.pop())
+
+
+def ready(count: object = 1, more: str = "") -> str:
+    """Both objects of ``full`` and of ``empty`` initialised for everybody."""
+    return f"""
+if t == 0:
+    for i in T.unroll(2):
+        init(full.ptr_to([i]), T.uint32({count}))
+        init(empty.ptr_to([i]), T.uint32({count}))
+    {more}
+T.cuda.cta_sync()
+"""
+
+
+# --- a ring that is right
+
+PRODUCER = """
+if warp == 0:
+    for r in range(n):
+        {wait_empty}
+        s[r % 2, lane] = X[(cta * n + r) * 32 + lane]
+        {full}
+else:
+    for r in range(n):
+        {wait_full}
+        Y[(cta * n + r) * 32 + lane] = s[r % 2, 31 - lane]
+        {empty}
+"""
+WAITS = {
+    "wait_empty": "wait(empty.ptr_to([r % 2]), ((r // 2) & 1) ^ 1)",
+    "wait_full": "wait(full.ptr_to([r % 2]), (r // 2) & 1)",
+}
+EACH = {
+    "full": "arrive(SINK, full.ptr_to([r % 2]))",
+    "empty": "arrive(SINK, empty.ptr_to([r % 2]))",
+}
+ELECTED = {
+    side: f"T.cuda.warp_sync()\n        if lane == 5:\n            {text}"
+    for side, text in EACH.items()
+}
+
+
+def polled(kind: str) -> dict[str, str]:
+    """The waits as loops over an attempt."""
+    return {
+        "wait_empty": "over[0] = False\n        while not over[0]:\n            "
+        f"{kind}(over[0], empty.ptr_to([r % 2]), T.uint32(((r // 2) & 1) ^ 1))",
+        "wait_full": "over[0] = False\n        while not over[0]:\n            "
+        f"{kind}(over[0], full.ptr_to([r % 2]), T.uint32((r // 2) & 1))",
+    }
+
+
+@pytest.mark.parametrize("arrivals", ["each", "elected"])
+@pytest.mark.parametrize("waits", ["wait", "try_wait", "test_wait"])
+def test_a_ring_of_two_stages_is_clean(waits: str, arrivals: str) -> None:
+    parts = (WAITS if waits == "wait" else polled(waits)) | (
+        EACH if arrivals == "each" else ELECTED
+    )
+    k = program(ready(32 if arrivals == "each" else 1) + PRODUCER.format(**parts), grid=2)
+    for seed in SEEDS:
+        x, y = tensors()
+        assert codes(k, x, y, 4, seed=seed) == []
+        assert torch.equal(y.view(8, 32), x.view(8, 32).flip(1))
+
+
+def test_the_same_seed_gives_the_same_run() -> None:
+    k = program(ready(32) + PRODUCER.format(**WAITS, **EACH))
+    for seed in SEEDS:
+        with tile.simulation(seed=seed, hazards=False):
+            first, again = tensors(), tensors()
+            k(*first, 8)
+            k(*again, 8)
+        assert torch.equal(first[1], again[1])
+
+
+WRONG = {
+    "no wait for empty": (
+        WAITS | EACH | {"wait_empty": "pass"},
+        {"sim/race", "sim/mbarrier-arrivals", "sim/deadlock"},
+    ),
+    "wrong parity": (
+        WAITS | EACH | {"wait_full": "wait(full.ptr_to([r % 2]), ((r // 2) & 1) ^ 1)"},
+        {"sim/race", "sim/unwritten-read", "sim/deadlock"},
+    ),
+    "relaxed arrival": (
+        WAITS | EACH | {"empty": "arrive_relaxed(SINK, empty.ptr_to([r % 2]))"},
+        {"sim/race"},
+    ),
+    "elected without warp_sync": (
+        WAITS | ELECTED | {"full": ELECTED["full"].replace("T.cuda.warp_sync()", "pass")},
+        {"sim/race"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(WRONG))
+def test_a_ring_that_is_wrong_is_reported_by_every_seed(name: str) -> None:
+    parts, expected = WRONG[name]
+    k = program(
+        ready(1 if parts["full"].startswith(("T.cuda", "pass")) else 32) + PRODUCER.format(**parts)
+    )
+    for seed in SEEDS:
+        got = codes(k, *tensors(), 8, seed=seed)
+        assert got and set(got) <= expected
+
+
+# --- values
+
+
+def test_states_parities_and_counts() -> None:
+    body = (
+        ready(2)
+        + """
+if t == 0:
+    left = T.alloc_local((1,), "uint32", layout="default")
+    arrive(state[0], full.ptr_to([0]))
+    T.ptx["mbarrier.pending_count.b64"](left[0], state[0])
+    test_state(over[0], full.ptr_to([0]), state[0])
+    Y[0] = T.float32(left[0])
+    Y[1] = T.if_then_else(over[0], 1.0, 0.0)
+    arrive(state[0], full.ptr_to([0]))
+    T.ptx["mbarrier.pending_count.b64"](left[0], state[0])
+    test_state(over[0], full.ptr_to([0]), state[0])
+    Y[2] = T.float32(left[0])
+    Y[3] = T.if_then_else(over[0], 1.0, 0.0)
+    test_wait(over[0], full.ptr_to([0]), T.uint32(0))
+    Y[4] = T.if_then_else(over[0], 1.0, 0.0)
+    test_wait(over[0], full.ptr_to([0]), T.uint32(1))
+    Y[5] = T.if_then_else(over[0], 1.0, 0.0)
+    test_wait(over[0], full.ptr_to([1]), T.uint32(1))
+    Y[6] = T.if_then_else(over[0], 1.0, 0.0)
+"""
+    )
+    x, y = tensors()
+    assert codes(program(body), x, y, 0) == []
+    assert y[:7].tolist() == [2, 0, 1, 1, 1, 0, 1]
+
+
+def test_counted_and_dropped_arrivals() -> None:
+    """Three arrivals in the first phase, one of them dropping out: two in the second."""
+    body = (
+        ready(3)
+        + """
+if t == 0:
+    several(state[0], full.ptr_to([0]), T.uint32(2))
+    drop(SINK, full.ptr_to([0]))
+    test_wait(over[0], full.ptr_to([0]), T.uint32(0))
+    Y[0] = T.if_then_else(over[0], 1.0, 0.0)
+    arrive(SINK, full.ptr_to([0]))
+    test_wait(over[0], full.ptr_to([0]), T.uint32(1))
+    Y[1] = T.if_then_else(over[0], 1.0, 0.0)
+    arrive(SINK, full.ptr_to([0]))
+    test_wait(over[0], full.ptr_to([0]), T.uint32(1))
+    Y[2] = T.if_then_else(over[0], 1.0, 0.0)
+"""
+    )
+    x, y = tensors()
+    assert codes(program(body), x, y, 0) == []
+    assert y[:3].tolist() == [1, 0, 1]
+
+
+def test_transaction_bytes_hold_the_phase() -> None:
+    body = (
+        ready(1)
+        + """
+if t == 0:
+    announce(SINK, full.ptr_to([0]), T.uint32(64))
+    test_wait(over[0], full.ptr_to([0]), T.uint32(0))
+    Y[0] = T.if_then_else(over[0], 1.0, 0.0)
+    complete(full.ptr_to([0]), T.uint32(48))
+    expect(full.ptr_to([0]), T.uint32(16))
+    complete(full.ptr_to([0]), T.uint32(32))
+    test_wait(over[0], full.ptr_to([0]), T.uint32(0))
+    Y[1] = T.if_then_else(over[0], 1.0, 0.0)
+"""
+    )
+    x, y = tensors()
+    assert codes(program(body), x, y, 0) == []
+    assert y[:2].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("suffix", ["", ".noinc"])
+@pytest.mark.parametrize("hazards", [True, False])
+def test_short_copies_arrive_on_a_barrier(suffix: str, hazards: bool) -> None:
+    """Without .noinc the arrival comes on top of those expected: somebody else completes the phase."""
+    body = (
+        ready(64 if suffix else 1)
+        + f"""
+copy = T.ptx["cp.async.ca.shared.global"]
+T.cuda.tile.apply(copy, s.view(128).sub[t : t + 1], X.sub[t : t + 1], chunk_bytes=4)
+T.ptx["cp.async.mbarrier.arrive{suffix}.shared::cta.b64"](full.ptr_to([0]))
+"""
+        + ("" if suffix else "T.cuda.cta_sync()\nif t == 0:\n    arrive(SINK, full.ptr_to([0]))\n")
+        + "wait(full.ptr_to([0]), 0)\nY[t] = s[(t ^ 32) // 32, t % 32]"
+    )
+    k = program(body)
+    for seed in SEEDS:
+        x, y = tensors()
+        assert codes(k, x, y, 0, seed=seed, hazards=hazards) == []
+        assert torch.equal(y[:64], x[torch.arange(64) ^ 32])
+
+
+# --- faults of objects
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ("if t == 0:\n    arrive(SINK, full.ptr_to([0]))", "sim/mbarrier-init"),
+        (ready() + "if t == 0:\n    inval(full.ptr_to([0]))\n    arrive(SINK, full.ptr_to([0]))", "sim/mbarrier-init"),
+        (ready() + "if t == 0:\n    init(full.ptr_to([0]), T.uint32(1))", "sim/mbarrier-init"),
+        (ready(2) + "if t == 0:\n    arrive(SINK, full.ptr_to([0]))\n    init(full.ptr_to([0]), T.uint32(1))", "sim/mbarrier-init"),
+        ("init(full.ptr_to([0]), T.uint32(1))", "sim/mbarrier-init"),
+        ("if t == 0:\n    init(full.ptr_to([0]), T.uint32(0))", "sim/mbarrier-init"),
+        ("if t == 0:\n    init(T.ptx.addr(full.ptr_to([0]), 4), T.uint32(1))", "sim/misaligned"),
+        (ready() + "if t == 0:\n    full[0] = T.uint64(0)", "sim/mbarrier-object"),
+        (ready() + "if t == 0:\n    Y[0] = T.float32(full[1])", "sim/mbarrier-object"),
+        (ready() + "if t == 0:\n    wait(full.ptr_to([0]), 2)", "sim/mbarrier-parity"),
+    ],
+    ids=["before-init", "after-inval", "init-twice", "init-in-a-phase", "init-by-all", "no-arrivals",
+         "misaligned", "stored-to", "loaded", "parity"],
+)  # fmt: skip
+def test_misuse_of_an_object(body: str, code: str) -> None:
+    got = of_every_seed(body)
+    assert code in got
+
+
+def test_an_object_is_memory_again_after_inval() -> None:
+    body = (
+        ready()
+        + "if t == 0:\n    inval(full.ptr_to([0]))\n    full[0] = T.uint64(7)\n    Y[0] = T.float32(full[0])"
+    )
+    x, y = tensors()
+    assert codes(program(body), x, y, 0) == []
+    assert y[0] == 7
+
+
+def test_nothing_orders_the_initialisation() -> None:
+    body = "if t == 0:\n    init(full.ptr_to([0]), T.uint32(1))\nif t == 32:\n    arrive(SINK, full.ptr_to([0]))"
+    assert of_every_seed(body) == ["sim/mbarrier-init"]
+
+
+# --- faults of arrivals and bytes
+
+
+def test_all_lanes_arrive_where_one_is_expected() -> None:
+    """On every seed, although all phases complete."""
+    body = ready(1) + "if warp == 0:\n    arrive(SINK, full.ptr_to([0]))"
+    (one,) = found(body)
+    assert one.code == "sim/mbarrier-arrivals"
+    assert "the 1 expected" in one.message
+    assert {"where", "other", "init", "help"} <= set(notes(one))
+    assert of_every_seed(body) == ["sim/mbarrier-arrivals"]
+
+
+def test_an_arrival_while_bytes_are_missing() -> None:
+    body = (
+        ready(1)
+        + "if t == 0:\n    announce(SINK, full.ptr_to([0]), T.uint32(16))\n    arrive(SINK, full.ptr_to([0]))\n    complete(full.ptr_to([0]), T.uint32(16))"
+    )
+    (one,) = found(body)
+    assert one.code == "sim/mbarrier-arrivals"
+    assert "beyond the 1 that its phase 0 expects" in one.message
+
+
+def test_one_thread_may_complete_phase_after_phase() -> None:
+    body = ready(1) + "if t == 0:\n    for i in range(5):\n        arrive(SINK, full.ptr_to([0]))"
+    assert of_every_seed(body) == []
+
+
+def test_bytes_that_never_come_and_who_announced_them() -> None:
+    body = (
+        ready(1)
+        + "if t == 0:\n    announce(SINK, full.ptr_to([0]), T.uint32(64))\n    complete(full.ptr_to([0]), T.uint32(48))"
+    )
+    (one,) = found(body)
+    assert one.code == "sim/mbarrier-bytes"
+    assert "64 bytes were announced, 48 have arrived" in one.message
+    assert "64 bytes by thread (0, 0, 0)" in str(one.notes)
+
+
+def test_more_bytes_than_an_object_counts() -> None:
+    body = (
+        ready(2)
+        + "if t == 0:\n    announce(SINK, full.ptr_to([0]), T.uint32(1048576))\n    complete(full.ptr_to([0]), T.uint32(1048576))"
+    )
+    assert [d.code for d in found(body)] == ["sim/mbarrier-bytes"]
+
+
+# --- what phases order
+
+
+def test_an_arrival_orders_what_came_before_it_only() -> None:
+    right = (
+        ready(1)
+        + """
+if t == 0:
+    s[0, 0] = 3.0
+    arrive(SINK, full.ptr_to([0]))
+if warp == 1:
+    wait(full.ptr_to([0]), 0)
+    Y[lane] = s[0, 0]
+"""
+    )
+    assert of_every_seed(right) == []
+    after = right.replace(
+        "    s[0, 0] = 3.0\n    arrive(SINK, full.ptr_to([0]))",
+        "    arrive(SINK, full.ptr_to([0]))\n    s[0, 0] = 3.0",
+    )
+    for seed in SEEDS:
+        assert set(codes(program(after), *tensors(), 0, seed=seed)) & {
+            "sim/race",
+            "sim/unwritten-read",
+        }
+
+
+def test_knowledge_goes_on_from_waiter_to_waiter() -> None:
+    body = (
+        ready(1)
+        + """
+if t == 0:
+    s[0, 0] = 3.0
+    arrive(SINK, full.ptr_to([0]))
+if t == 32:
+    wait(full.ptr_to([0]), 0)
+    arrive(SINK, full.ptr_to([1]))
+if t == 64:
+    wait(full.ptr_to([1]), 0)
+    Y[0] = s[0, 0]
+"""
+    )
+    assert of_every_seed(body, block=96) == []
+
+
+def test_lanes_of_a_warp_wait_for_different_objects() -> None:
+    body = (
+        ready(1)
+        + """
+if warp == 0:
+    wait(full.ptr_to([lane % 2]), 0)
+    Y[lane] = s[0, lane % 2]
+if t == 32:
+    s[0, 0] = 1.0
+    arrive(SINK, full.ptr_to([0]))
+if t == 64:
+    s[0, 1] = 2.0
+    arrive(SINK, full.ptr_to([1]))
+"""
+    )
+    k = program(body, block=96)
+    for seed in SEEDS:
+        x, y = tensors()
+        assert codes(k, x, y, 0, seed=seed) == []
+        assert y[:4].tolist() == [1, 2, 1, 2]
+
+
+# --- deadlocks
+
+
+def test_a_deadlock_names_object_phase_and_what_is_missing() -> None:
+    body = (
+        ready(2)
+        + "if t == 0:\n    arrive(SINK, full.ptr_to([1]))\nif warp == 1:\n    wait(full.ptr_to([1]), 0)"
+    )
+    (one,) = found(body)
+    assert one.code == "sim/deadlock"
+    waits = notes(one)["waits"]
+    assert "warp 1 for parity 0 of `full[1]` of CTA (0, 0, 0)" in waits
+    assert "running phase is 0" in waits and "1 of 2 arrivals are missing" in waits
+    assert "wait(full.ptr_to([1]), 0)" in waits
+    assert "1 by thread (0, 0, 0)" in notes(one)["arrived"]
+    assert "have exited" in notes(one)["ended"]
+
+
+def test_a_deadlock_of_a_phase_and_a_cta_barrier() -> None:
+    body = ready(1) + "if warp == 1:\n    wait(full.ptr_to([0]), 0)\nT.cuda.cta_sync()"
+    (one,) = found(body)
+    text = str(one.notes)
+    assert "the CTA barrier" in text and "`full[0]`" in text
+
+
+def test_a_phase_without_its_bytes_is_said_with_the_deadlock() -> None:
+    body = (
+        ready(1)
+        + "if t == 0:\n    announce(SINK, full.ptr_to([0]), T.uint32(64))\n    wait(full.ptr_to([0]), 0)"
+    )
+    assert [d.code for d in found(body)] == ["sim/mbarrier-bytes", "sim/deadlock"]
+
+
+def test_one_lane_that_waits_for_ever_is_a_deadlock_unless_the_other_side_may_help() -> None:
+    body = ready(1) + "if t == 0:\n    wait(full.ptr_to([0]), 0)"
+    (one,) = found(body)
+    assert one.code == "sim/deadlock" and "skip a branch" in notes(one)["assumed"]
+    (other,) = found(body + "\nelse:\n    arrive(SINK, full.ptr_to([0]))", block=32)
+    assert other.code == "sim/unsimulated"
+
+
+@pytest.mark.parametrize("kind", ["try_wait", "test_wait"])
+def test_polling_for_what_never_happens_is_a_deadlock(kind: str) -> None:
+    body = (
+        ready(1)
+        + f"if warp == 0:\n    over[0] = False\n    while not over[0]:\n        {kind}(over[0], full.ptr_to([0]), T.uint32(0))"
+    )
+    (one,) = found(body)
+    assert one.code == "sim/deadlock" and "`full[0]`" in str(one.notes)
+
+
+def test_a_poller_may_give_up() -> None:
+    """An attempt fails at last, whatever the others do."""
+    body = (
+        ready(1)
+        + """
+if warp == 0:
+    over[0] = False
+    tries = 0
+    while not over[0] and tries < 200:
+        try_wait(over[0], full.ptr_to([0]), T.uint32(0))
+        tries = tries + 1
+    Y[lane] = T.float32(tries)
+"""
+    )
+    for seed in SEEDS:
+        x, y = tensors()
+        assert codes(program(body), x, y, 0, seed=seed) == []
+        assert y[0] == 200
+
+
+def test_polling_does_not_use_up_the_step_limit() -> None:
+    body = (
+        ready(1)
+        + """
+if warp == 0:
+    over[0] = False
+    while not over[0]:
+        test_wait(over[0], full.ptr_to([0]), T.uint32(0))
+    Y[lane] = s[0, lane]
+else:
+    for i in range(400):
+        s[0, lane] = T.float32(i)
+    T.cuda.warp_sync()
+    if lane == 0:
+        arrive(SINK, full.ptr_to([0]))
+"""
+    )
+    for seed in SEEDS:
+        x, y = tensors()
+        assert codes(program(body), x, y, 0, seed=seed, step_limit=500) == []
+        assert y[0] == 399

@@ -1,0 +1,82 @@
+"""What the matrix products ask of their tensors on the host, whatever instructions they run on.
+
+Not here: plans and launches (``kernels.matmul``, ``kernels.matmul_mma``).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilejit.kernels import operands
+from tilejit.kernels.operands import Facts
+from tilejit.lib import activations
+
+MAX_EXTENT = 1 << 30
+"""Of N and K, which are counted in int32, with room for a tile beyond the last. M has no such limit."""
+
+
+def rows_of(what: str, matrix: Facts, k_axis: int) -> tuple[Facts, bool]:
+    """(the matrix or its transpose, such that a row's elements lie side by side; whether its rows run
+    along K)."""
+    other = 1 - k_axis
+    along_k, along_other = (
+        matrix.strides[axis] == 1 or matrix.shape[axis] == 1 for axis in (k_axis, other)
+    )
+    if not (along_k or along_other):
+        raise ValueError(
+            f"neither the rows nor the columns of {what} lie side by side (strides "
+            f"{tuple(matrix.strides)}); call .contiguous()"
+        )
+    k_major = along_k and not (along_other and matrix.shape[k_axis] == 1)
+    if k_major != (k_axis == 1):
+        matrix = matrix._replace(shape=matrix.shape[::-1], strides=matrix.strides[::-1])
+    return matrix, k_major
+
+
+def check(a: Facts, b: Facts, bias: Facts | None, out: Facts | None) -> None:
+    """``ValueError`` for what the kernel cannot multiply."""
+    for what, matrix in (("a", a), ("b", b)):
+        if len(matrix.shape) != 2:
+            raise ValueError(f"{what} is a matrix, got shape {tuple(matrix.shape)}")
+    if str(a.dtype) not in ("torch.float16", "torch.bfloat16") or b.dtype != a.dtype:
+        raise ValueError(
+            f"expected a and b of one dtype, float16 or bfloat16, got {a.dtype} and {b.dtype}"
+        )
+    if a.shape[1] != b.shape[0]:
+        raise ValueError(
+            f"expected a (M, K) and b (K, N) with one K, got {tuple(a.shape)} and {tuple(b.shape)}"
+        )
+    if max(b.shape) > MAX_EXTENT:
+        raise ValueError(f"b is {tuple(b.shape)}, expected at most {MAX_EXTENT} either way")
+    operands.same_device(a=a, b=b, bias=bias, out=out)
+    shape = (a.shape[0], b.shape[1])
+    if bias is not None:
+        if bias.shape != shape[1:] or (
+            bias.dtype != a.dtype and str(bias.dtype) != "torch.float32"
+        ):
+            raise ValueError(
+                f"bias is {bias.dtype} of shape {tuple(bias.shape)}, expected {a.dtype} or "
+                f"torch.float32 of shape {shape[1:]}"
+            )
+    if out is None:
+        return
+    if out.shape != shape or out.dtype != a.dtype:
+        raise ValueError(
+            f"out is {out.dtype} of shape {tuple(out.shape)}, expected {a.dtype} of shape {shape}"
+        )
+    if shape[1] > 1 and out.strides[1] != 1:
+        raise ValueError(f"the elements of out's rows lie {out.strides[1]} apart, expected 1")
+    if shape[0] > 1 and out.strides[0] < shape[1]:
+        raise ValueError(f"rows of out overlap: {shape[1]} elements, {out.strides[0]} apart")
+
+
+def activation_of(activation: Any) -> Any:
+    """The function of an epilogue by its name, or as it is given; ``ValueError`` for anything else."""
+    if isinstance(activation, str):
+        activation = activations.NAMED.get(activation, activation)
+    if not (activation is None or callable(activation)):
+        raise ValueError(
+            f"activation is {activation!r}, expected {', '.join(map(repr, activations.NAMED))}, a "
+            "function or None"
+        )
+    return activation

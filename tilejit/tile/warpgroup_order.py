@@ -1,0 +1,157 @@
+"""wgmma in the order of the program: registers that are certainly touched too early or without a fence.
+
+Statements are followed from the function's start, loops through their first round; where two ways meet,
+only what holds on both is kept. So a report is certain, and silence proves nothing: the simulator follows
+every way. Register tiles count as a whole, and only where wgmma uses all of them.
+
+Source: PTX ISA, "wgmma.fence", "wgmma.wait_group". Not here: one instruction's operands (``families``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from tilejit.errors import Report, Span
+from tilejit.ir import nodes, walk
+from tilejit.tile import raw
+
+PAGE = "docs/contract/wgmma.md"
+WARPGROUP_LANES = 128
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """``fenced``: has a fence come? None: on some ways. ``touched``: tiles that other instructions
+    accessed after it. ``groups``: tiles that each group in flight writes, the open one last; None: not
+    known."""
+
+    fenced: bool | None = False
+    touched: frozenset[str] = frozenset()
+    groups: tuple[frozenset[str], ...] | None = (frozenset(),)
+
+    def joined(self, other: _State) -> _State:
+        """What holds on both ways."""
+        return _State(
+            self.fenced if self.fenced == other.fenced else None,
+            self.touched & other.touched,
+            self.groups if self.groups == other.groups else None,
+        )
+
+    @property
+    def in_flight(self) -> frozenset[str]:
+        return frozenset().union(*(self.groups or ()))
+
+
+def check(function: nodes.Function, calls: Iterable[nodes.Call], report: Report) -> None:
+    """Reports ``wgmma/fence`` and ``wgmma/in-flight``. ``calls``: the function's instructions."""
+    if any(call.op == "tile.apply" and _is_wgmma(call) for call in calls):
+        _Order(report).block(function.body, _State())
+
+
+def _is_wgmma(call: nodes.Call) -> bool:
+    return raw.parse(call).name.startswith("wgmma.")
+
+
+@dataclass(slots=True)
+class _Order:
+    report: Report
+    told: set[tuple[str, str]] = field(default_factory=set)
+
+    def block(self, block: nodes.Block, state: _State) -> _State:
+        for statement in block:
+            state = self._statement(statement, state)
+        return state
+
+    def _statement(self, s: nodes.Stmt, state: _State) -> _State:
+        match s:
+            case nodes.If(condition=condition, then=then, orelse=orelse):
+                state = self._accesses((condition,), state, s.span)
+                return self.block(then, state).joined(self.block(orelse, state))
+            case nodes.For(body=body) | nodes.While(body=body):
+                return state.joined(self.block(body, state))
+            case nodes.Evaluate(call=call) if call.op in ("tile.apply", "ptx") and _is_wgmma(call):
+                return self._wgmma(call, state)
+            case _:
+                return self._accesses((s,), state, s.span)
+
+    # --- wgmma
+
+    def _wgmma(self, call: nodes.Call, state: _State) -> _State:
+        parsed = raw.parse(call)
+        action = parsed.name.split(".")[1]
+        if action == "fence":
+            return replace(state, fenced=True, touched=frozenset())
+        if action == "commit_group":
+            groups = None if state.groups is None else (*state.groups, frozenset())
+            return replace(state, groups=groups)
+        if action == "wait_group":
+            return self._wait(parsed.operands[0], state)
+        d = _whole_tile(parsed.operands[0])
+        self._check_fence(call, d, state)
+        if d is None or state.groups is None:
+            return state
+        *closed, open_ = state.groups
+        return replace(state, groups=(*closed, open_ | {d}))
+
+    def _wait(self, pending: nodes.Expr, state: _State) -> _State:
+        if not isinstance(pending, nodes.Const) or state.groups is None:
+            # After a wait for everything nothing is in flight, whatever was.
+            done = isinstance(pending, nodes.Const) and pending.value == 0
+            return replace(state, groups=(frozenset(),) if done else None)
+        *closed, open_ = state.groups
+        kept = closed[len(closed) - int(pending.value) :] if pending.value else []
+        return replace(state, groups=(*kept, open_))
+
+    def _check_fence(self, call: nodes.Call, d: str | None, state: _State) -> None:
+        if state.fenced is False:
+            message = "no wgmma.fence comes before the function's first wgmma"
+        elif state.fenced and d in state.touched:
+            message = f"other instructions touched {d} after the last wgmma.fence"
+        else:
+            return
+        self._tell(
+            "wgmma/fence", message, call.span, 'T.ptx["wgmma.fence.sync.aligned"]() before it'
+        )
+
+    # --- other instructions
+
+    def _accesses(self, parts: tuple[object, ...], state: _State, span: Span | None) -> _State:
+        touched = {
+            node.view.buffer.name if not isinstance(node, nodes.View) else node.buffer.name
+            for part in parts
+            for node in walk.descend(part)
+            if isinstance(node, (nodes.Load, nodes.Store, nodes.View)) and _local(node)
+        }
+        for name in sorted(touched & state.in_flight):
+            self._tell(
+                "wgmma/in-flight",
+                f"{name} is touched while a wgmma that writes it is still under way",
+                span,
+                'T.ptx["wgmma.wait_group.sync.aligned"](0) after commit_group, before it',
+            )
+        return replace(state, touched=state.touched | touched)
+
+    def _tell(self, code: str, message: str, span: Span | None, help_: str) -> None:
+        if (code, message) not in self.told:
+            self.told.add((code, message))
+            self.report.error(code, message, span=span, contract=PAGE, help=help_)
+
+
+def _local(node: nodes.Load | nodes.Store | nodes.View) -> bool:
+    view = node if isinstance(node, nodes.View) else node.view
+    return view.space == "local"
+
+
+def _whole_tile(operand: nodes.Expr) -> str | None:
+    """The register tile that an operand of a warpgroup is all of."""
+    view = operand.view if isinstance(operand, nodes.Region) else operand
+    if not isinstance(view, nodes.View) or not isinstance(view.buffer.type, nodes.TensorType):
+        return None
+    extents = operand.extents if isinstance(operand, nodes.Region) else view.shape
+    held = [e for e in extents if isinstance(e, int)]
+    stored = [e for e in view.buffer.type.shape if isinstance(e, int)]
+    bits = math.prod(held) * view.dtype.bits
+    whole = bits == math.prod(stored) * view.buffer.type.dtype.bits * WARPGROUP_LANES
+    return view.buffer.name if whole else None
