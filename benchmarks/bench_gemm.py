@@ -50,9 +50,9 @@ class Product:
 
     @property
     def pallas_takes(self) -> bool:
-        """In whole tiles, and far longer than a launch from Python."""
+        """In whole tiles, and far longer than a launch from Python. Its tuning is slow: once per size."""
         whole = self.m % 256 == self.n % 256 == self.k % 64 == 0
-        return whole and self.flops >= 1 << 36
+        return whole and self.flops >= 1 << 36 and self in LARGE and self.layout == "NT"
 
 
 LARGE = (

@@ -22,7 +22,7 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 import jax
 from jax.experimental.pallas.ops.gpu import hopper_matmul_mgpu as hopper
 
-TUNE_SECONDS = 10.0
+TUNE_SECONDS = 6.0
 """After this no further configuration is tried for a shape, compilation included."""
 
 _tuned: dict[tuple[int, int, int], Callable[[jax.Array, jax.Array], jax.Array]] = {}

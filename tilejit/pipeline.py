@@ -329,16 +329,29 @@ def global_buffer(name: str, tensor: Any) -> sim.GlobalBuffer:
     window = torch.empty(0, dtype=torch.uint8)
     window.set_(tensor.untyped_storage(), tensor.storage_offset() * size, (span_bytes,), (1,))
     valid = None
-    if tensor.numel() and not _is_dense(tensor, span):
+    if tensor.numel() and not _is_dense(tensor):
         mask = torch.zeros(span, dtype=torch.bool)
-        mask.as_strided(tensor.shape, tensor.stride()).fill_(True)
+        mask.as_strided(_once(tensor).shape, tensor.stride()).fill_(True)
         valid = mask.repeat_interleave(size).numpy()
     dtype = torch_glue.dtype_of(tensor)
     return sim.GlobalBuffer(name, window.numpy(), tensor.data_ptr(), valid, dtype=dtype)
 
 
-def _is_dense(tensor: Any, span: int) -> bool:
-    return bool(tensor.numel() == span)
+def _is_dense(tensor: Any) -> bool:
+    """Whether its elements fill the bytes from the first to the last."""
+    step = 1
+    for stride, extent in sorted(zip(tensor.stride(), tensor.shape)):
+        if extent > 1 and stride:
+            if stride != step:
+                return False
+            step *= extent
+    return True
+
+
+def _once(tensor: Any) -> Any:
+    """An expanded tensor's elements without their repetition."""
+    shape = [n if s else 1 for n, s in zip(tensor.shape, tensor.stride())]
+    return tensor.as_strided(shape, tensor.stride())
 
 
 def _copy(tensor: Any) -> Any:
@@ -356,7 +369,7 @@ def _copy(tensor: Any) -> Any:
 def _same_bits(a: Any, b: Any) -> bool:
     import torch
 
-    left, right = a.detach().contiguous(), b.detach().contiguous()
+    left, right = _once(a.detach()).contiguous(), _once(b.detach()).contiguous()
     return bool(torch.equal(left.view(torch.uint8), right.view(torch.uint8)))
 
 

@@ -189,8 +189,8 @@ for layout, align_bytes in (("default", 1024), (tiles_layout(1), 128)):
 #
 # * *after reading a stage, before releasing it.* Loads that were issued may still be under way when another thread
 #   already knows that their warp has arrived; the next copy into the stage does not wait for them, and they get the
-#   next tile's bytes. (Seen on an H200: without the fence, in every launch.) `ring.release_read` is the fence in each
-#   lane, `warp_sync`, and an arrival by one lane.
+#   next tile's bytes. (On an H200 a ring of bulk copies gave wrong numbers in every launch without the fence.)
+#   `ring.release_read` is the fence in each lane, `warp_sync`, and an arrival by one lane.
 # * *after writing what a TMA store will read*, as follows.
 #
 # ## The way back: bulk groups

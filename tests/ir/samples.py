@@ -82,9 +82,10 @@ def calls() -> tuple[nodes.Stmt, ...]:
     row = views.sub(rows, (TID, (None, None, None)))
     words = views.with_dtype(views.sub(rows, (c(0), (None, None, None))), dtypes.uint32)
     part = views.region(views.whole(R), (build.mod(TID, c(4)), (0, 8, None)))
+    few = views.sub(rows, ((N, build.add(N, c(5)), c(2)), (TID, build.add(TID, c(8)), None)))
     scale = nodes.Keyword("pred", build.lt(TID, N))
     static = nodes.Keyword("shape", nodes.Static((1, "two", None)))
-    operands = nodes.Tuple((part, words, rows, ALPHA))
+    operands = nodes.Tuple((part, words, rows, few, ALPHA))
     empty = nodes.Tuple(())
     apply = nodes.Call(
         "tile.apply", (nodes.Text("ld.global.v4.b32"), operands, nodes.Tuple((scale, static))),

@@ -120,6 +120,8 @@ def test_substitution_and_variables() -> None:
     assert "n" not in walk.variables(changed)
     shapes = [n.shape for n in walk.descend(changed) if isinstance(n, nodes.View)]
     assert (4, 64) in shapes
+    extents = [n.extent for n in walk.descend(changed) if isinstance(n, nodes.Pick)]
+    assert extents and all(type(extent) is int for extent in extents)
     assert walk.substitute(made.body, {"absent": four}) is made.body
     assert walk.substitute(N, {"n": four}) is four
 

@@ -491,3 +491,70 @@ def test_a_region_keeps_its_start(start) -> None:
     found = views.region(views.whole(buffer((1 << 40,))), ((start, start + 4, None),))
     (at,) = found.starts
     assert at.value == start and found.extents == (4,)
+
+
+# --- picks: what a view keeps of an index that only the run tells
+
+I, J = nodes.Var("i", nodes.INT32), nodes.Var("j", nodes.INT32)
+ALL = (None, None, None)
+
+
+def plus(index: nodes.Expr, count: int) -> nodes.Expr:
+    return build.add(index, build.const(count, dtypes.int32))
+
+
+@pytest.mark.parametrize(
+    ("items", "picks"),
+    [
+        ((I, ALL), [(I, 1, 8, 0)]),
+        ((ALL, J), [(J, 1, 64, 1)]),
+        ((I, J), [(I, 1, 8, 0), (J, 1, 64, 1)]),
+        (((I, plus(I, 4), None), ALL), [(I, 4, 8, 0)]),
+        ((ALL, (J, plus(J, 9), 4)), [(J, 9, 64, 1)]),  # j, j + 4, j + 8
+        ((ALL, (J, None, 4)), [(J, 61, 64, 1)]),  # every fourth of them from j < 4 on
+        ((7, (0, 32, None)), []),
+        (((1, 7, 2), ALL), []),
+    ],
+)
+def test_a_run_time_index_is_kept_with_its_axis(items, picks) -> None:
+    found = views.sub(views.whole(buffer((8, 64))), items)
+    assert found.picks == tuple(nodes.Pick(*pick) for pick in picks)
+
+
+@pytest.mark.parametrize(
+    ("item", "picks"),
+    [
+        (0, []),  # a size is at least 1
+        (3, [(build.index(3), 1, M, 0)]),
+        (I, [(I, 1, M, 0)]),
+        ((0, 4, None), [(build.index(0), 4, M, 0)]),
+        ((I, plus(I, 4), None), [(I, 4, M, 0)]),
+        (ALL, []),
+        ((0, M, None), []),
+    ],
+)
+def test_a_run_time_axis_keeps_known_indices_too(item, picks) -> None:
+    assert views.sub(dynamic(), (item, ALL)).picks == tuple(nodes.Pick(*pick) for pick in picks)
+
+
+def test_picks_outlive_what_is_made_of_the_view() -> None:
+    first = views.sub(views.whole(buffer((4, 8, 64))), (I, ALL, ALL))
+    (pick,) = first.picks
+    for made in (
+        views.permute(first, (1, 0)),
+        views.reshape(first, (8, 8, -1)),
+        views.with_dtype(first, dtypes.uint8),
+        views.with_dtype(first, dtypes.uint64),
+        views.with_dtype(first, dtypes.int32),
+        views.with_layout(first, (512,), layout.row_major((512,))),
+        views.sub(first, (3, ALL)),
+    ):
+        assert made.picks == (pick,)
+    assert views.sub(views.permute(first, (1, 0)), (J, 5)).picks == (pick, nodes.Pick(J, 1, 64, 0))
+
+
+def test_views_of_other_picks_are_other_views() -> None:
+    """With one offset they can differ in what must hold: a broadcast axis moves nothing."""
+    x = views.whole(buffer((4, 8), text="(4,8):(0,1)"))
+    a, b = (views.sub(x, (index, ALL)) for index in (I, J))
+    assert a.offset_elems == b.offset_elems and a != b

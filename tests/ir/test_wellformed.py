@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.ir.samples import ALPHA, TID, N, R, S, X, c, function, load, scalar, scalar_function
@@ -137,6 +139,16 @@ def test_views_and_regions() -> None:
     refused("a view of 40 elements has a layout of 32", alloc, use(wrong))
     bad_stride = nodes.View(R, dtypes.float32, (4, 8), layout.row_major((4, 8)), c(0), ((2, N),))
     refused("a stride of axis 2", alloc, use(bad_stride))
+
+    def picked(*pick) -> nodes.Evaluate:
+        return use(replace(whole, picks=(nodes.Pick(*pick),)))
+
+    verify(alloc, picked(N, 2, 4, 0), picked(N, 1, N, 0))
+    refused("an index is float32", alloc, picked(ALPHA, 1, 4, 0))
+    refused("an extent is float32", alloc, picked(N, 1, ALPHA, 0))
+    refused("a view of 0 indices of axis 1", alloc, picked(N, 0, 4, 1))
+    refused("a view of 1 indices of axis -1", alloc, picked(N, 1, 4, -1))
+    refused("'y' is used where it is not declared", alloc, picked(y, 1, 4, 0))
     refused("expected float16", nodes.AllocTensor(S), nodes.Store(views.whole(S), (N, N), ALPHA))
     refused("allocated in global space", nodes.AllocTensor(nodes.Var("G", X.type)))
     tmem = nodes.Var("T", nodes.TensorType((4,), dtypes.float32, None, "tmem", 4))

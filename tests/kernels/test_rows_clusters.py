@@ -9,8 +9,11 @@ import pytest
 import torch
 
 import tilejit as tile
+from tilejit import T, jit
 from tilejit.kernels import norm, row_clusters, rows, softmax
 from tilejit.kernels.row_clusters import ClusterPlan
+from tilejit.lib import ring
+from tilejit.runtime.variant import Variant
 
 KERNELS: tuple[rows.Kernel, ...] = ("softmax", "rms_norm", "layer_norm")
 TOLERANCE = {torch.float32: 3e-6, torch.float16: 1e-3, torch.bfloat16: 6e-3}
@@ -41,7 +44,7 @@ def small_plan(
 
 
 def relative_error(actual: torch.Tensor, expected: torch.Tensor) -> float:
-    return ((actual.double() - expected).norm() / expected.norm()).item()
+    return float((actual.double() - expected).norm() / expected.norm())
 
 
 def random_rows(height: int, width: int, dtype: torch.dtype, device: str) -> torch.Tensor:
@@ -57,6 +60,9 @@ def run(
     b: torch.Tensor | None = None,
 ) -> torch.Tensor:
     out = torch.full_like(x, float("nan"))
+    parameters = 0 if kernel == "softmax" else (w is not None) + (b is not None)
+    resident = min(plan.resident, parameters)
+    plan = replace(plan, resident=resident, streamed=parameters - resident)
     if kernel == "softmax":
         softmax.softmax_clusters(x, out, plan)
     else:
@@ -72,7 +78,9 @@ def expected_of(
     if kernel == "softmax":
         return torch.softmax(wide, -1)
     if kernel == "rms_norm":
-        return torch.nn.functional.rms_norm(wide, width, w, 1e-5)
+        # Written out: torch's kernel for the GPU gives NaN beside an infinity, where the formula has 0.
+        scaled = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-5)
+        return scaled if w is None else scaled * w
     return torch.nn.functional.layer_norm(wide, width, w, b, 1e-5)
 
 
@@ -111,9 +119,38 @@ def test_small_plans(
 
 @pytest.mark.parametrize("resident", [0, 1, 2])
 @pytest.mark.parametrize("tail", [0, 9])
-def test_parameters_that_stay_in_shared_memory(hopper: str, resident: int, tail: int) -> None:
+def test_parameters_that_stay_in_shared_memory_or_come_with_every_row(
+    hopper: str, resident: int, tail: int
+) -> None:
     plan = small_plan(torch.float32, 128 + tail, resident=resident)
     check("layer_norm", torch.float32, plan, 3, hopper)
+
+
+def compiled_for_hopper(kernel: rows.Kernel, dtype: torch.dtype, plan: ClusterPlan) -> Variant:
+    x, w = torch.empty(4, plan.row_elems, dtype=dtype), torch.empty(plan.row_elems, dtype=dtype)
+    if kernel == "softmax":
+        return softmax.softmax_clusters.compile(x, torch.empty_like(x), plan, target="sm_90a")
+    bias = w if kernel == "layer_norm" else None
+    return norm.norm_clusters.compile(
+        x, torch.empty_like(x), w, bias, 1e-5, kernel == "layer_norm", plan, target="sm_90a"
+    )
+
+
+@pytest.mark.parametrize(
+    ("kernel", "resident", "streamed"), [("softmax", 0, 0), ("rms_norm", 1, 0), ("rms_norm", 0, 1)]
+)
+def test_rows_leave_l2_first_and_parameters_do_not(
+    kernel: rows.Kernel, resident: int, streamed: int
+) -> None:
+    """Rows with a tail, so that all ways in and out occur."""
+    plan = replace(small_plan(torch.float32, 2 * 64 + 9, resident=resident), streamed=streamed)
+    ptx = compiled_for_hopper(kernel, torch.float32, plan).ptx
+    assert "createpolicy.fractional.L2::evict_first.b64" in ptx
+    fetches = [line for line in ptx.splitlines() if "cp.async.bulk.shared" in line]
+    stores = [line for line in ptx.splitlines() if "st.global" in line]
+    plain = [line for line in fetches if ".L2::cache_hint" not in line]
+    assert len(plain) < len(fetches) and bool(plain) == (kernel == "rms_norm")
+    assert stores and all(".L2::cache_hint" in line for line in stores)
 
 
 def test_a_bias_without_a_weight(hopper: str) -> None:
@@ -137,6 +174,21 @@ def test_any_order_gives_the_same(kernel: rows.Kernel, seed: int) -> None:
     with tile.simulation(seed=seed):
         plan = small_plan(torch.float32, 2 * 128 + 5, 4, 32, 2, 2, 1, int(kernel != "softmax"))
         check(kernel, torch.float32, plan, 3, "cpu")
+
+
+@jit
+def order_lanes_alone() -> None:
+    T.cuda.warp_sync()
+
+
+def test_a_stage_that_is_released_without_a_fence_is_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Refills overtook reads on an H200, in one launch of many."""
+    monkeypatch.setattr(ring, "end_reads", order_lanes_alone)
+    plan = small_plan(torch.float32, 192)
+    with pytest.raises(tile.SimulationFault, match="sim/proxy-fence"):
+        check("softmax", torch.float32, plan, 5, "cpu")
 
 
 # --- numerics
@@ -202,7 +254,7 @@ def test_a_plan_covers_the_row_once_and_fits(
     parameters = KERNELS.index(kernel)
     plan = row_clusters.plan_clusters(kernel, width, elem_bytes, parameters, row_clusters.Device())
     if plan is None:
-        assert width == 16384
+        assert width * elem_bytes <= (256 if kernel == "softmax" else 128) << 10
         return
     portable = row_clusters.plan_clusters(
         kernel, width, elem_bytes, parameters, row_clusters.Device(sms=114)
@@ -213,11 +265,9 @@ def test_a_plan_covers_the_row_once_and_fits(
     assert plan.tail_share <= plan.threads and plan.tail_share * plan.ctas >= plan.tail_vectors
     assert plan.elems_per_thread <= row_clusters.MAX_ELEMS_PER_THREAD
     assert plan.slots & (plan.slots - 1) == 0 and plan.ctas <= 16
-    stage_bytes = plan.threads * plan.stage_chunks * row_clusters.VECTOR_BYTES
-    resident_bytes = plan.resident * plan.chunks * plan.threads * row_clusters.VECTOR_BYTES
-    used_bytes = plan.stages * stage_bytes + resident_bytes + row_clusters.CONTROL_BYTES
+    used_bytes = plan.shared_bytes + row_clusters.SHARED_BYTES_RESERVED
     assert used_bytes * plan.min_blocks <= row_clusters.SHARED_BYTES_PER_SM
-    assert plan.stages >= 3 and plan.resident <= parameters
+    assert plan.stages >= 3 and plan.resident + plan.streamed == parameters
     assert plan.clusters * plan.ctas <= 132 * plan.min_blocks
 
 
@@ -231,12 +281,13 @@ def test_clusters_take_the_least_rounds() -> None:
 def test_what_clusters_do_not_take() -> None:
     device = row_clusters.Device()
     plans = [
-        row_clusters.plan_clusters("softmax", 65536, 2, 0, replace(device, has_clusters=False)),
-        row_clusters.plan_clusters("softmax", 1024, 2, 0, device),
-        row_clusters.plan_clusters("softmax", 65537, 2, 0, device),
-        row_clusters.plan_clusters("softmax", 1 << 20, 2, 0, device),
+        row_clusters.plan_clusters("rms_norm", 65536, 4, 1, replace(device, has_clusters=False)),
+        row_clusters.plan_clusters("rms_norm", 1024, 2, 1, device),
+        row_clusters.plan_clusters("softmax", 65536, 4, 0, device),
+        row_clusters.plan_clusters("rms_norm", 65537, 4, 1, device),
+        row_clusters.plan_clusters("rms_norm", 1 << 20, 2, 1, device),
     ]
-    assert plans == [None] * 4
+    assert plans == [None] * 5
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -245,8 +296,8 @@ def test_long_rows_go_to_clusters(
 ) -> None:
     monkeypatch.setattr(softmax, "softmax_rows", None)
     monkeypatch.setattr(norm, "norm_rows", None)
-    x = random_rows(2, 65536, torch.bfloat16, hopper)
-    w, b = random_rows(2, 65536, torch.bfloat16, hopper)
+    x = random_rows(2, 131080, torch.bfloat16, hopper)
+    w, b = random_rows(2, 131080, torch.bfloat16, hopper)
     if kernel == "softmax":
         out = softmax.softmax(x)
     elif kernel == "rms_norm":
@@ -259,31 +310,35 @@ def test_long_rows_go_to_clusters(
 
 def test_rows_of_any_pitch(hopper: str) -> None:
     """One row alone, rows with gaps, and rows that bulk copies cannot address."""
-    base = random_rows(4, 65544, torch.bfloat16, hopper)
-    for x in (base[:1], base[::2, :65536], base[1:, 1:65537], base.view(-1)[3:65539].view(1, -1)):
-        out = torch.full((4, 65544), 7.0, dtype=x.dtype, device=hopper)[: x.shape[0], : x.shape[1]]
-        error = relative_error(softmax.softmax(x, out), torch.softmax(x.double(), -1))
-        assert error < TOLERANCE[torch.bfloat16]
+    base = random_rows(4, 32776, torch.float32, hopper)
+    for x in (base[:1], base[::2, :32772], base[1:, 1:32773], base.view(-1)[3:32775].view(1, -1)):
+        out = torch.full((4, 32776), 7.0, dtype=x.dtype, device=hopper)[: x.shape[0], : x.shape[1]]
+        actual = norm.rms_norm(x, None, 1e-5, out)
+        error = relative_error(actual, expected_of("rms_norm", x, None, None))
+        assert error < TOLERANCE[torch.float32]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(
-    ("kernel", "width"),
-    [("layer_norm", 16384), *((kernel, width) for width in (65536, 262144) for kernel in KERNELS)],
+    ("dtype", "widths"),
+    [
+        (torch.float32, (65536, 262144)),
+        (torch.bfloat16, (131072, 262144)),
+    ],
+    ids=("float32", "bfloat16"),
 )
-def test_registers_do_not_spill(kernel: rows.Kernel, width: int, dtype: torch.dtype) -> None:
-    x, w = torch.empty(4, width, dtype=dtype), torch.empty(width, dtype=dtype)
-    parameters = KERNELS.index(kernel)
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_registers_do_not_spill(
+    kernel: rows.Kernel, dtype: torch.dtype, widths: tuple[int, ...]
+) -> None:
+    for width in widths[kernel == "softmax" :]:
+        check_registers(kernel, dtype, width)
+
+
+def check_registers(kernel: rows.Kernel, dtype: torch.dtype, width: int) -> None:
     plan = row_clusters.plan_clusters(
-        kernel, width, dtype.itemsize, parameters, row_clusters.Device()
+        kernel, width, dtype.itemsize, KERNELS.index(kernel), row_clusters.Device()
     )
     assert plan is not None
-    if kernel == "softmax":
-        compiled = softmax.softmax_clusters.compile(x, torch.empty_like(x), plan, target="sm_90a")
-    else:
-        bias = w if kernel == "layer_norm" else None
-        compiled = norm.norm_clusters.compile(
-            x, torch.empty_like(x), w, bias, 1e-5, kernel == "layer_norm", plan, target="sm_90a"
-        )
-    assert (compiled.stats.spill_bytes, compiled.stats.local_bytes) == (0, 0)
-    assert compiled.stats.blocks_per_sm >= plan.min_blocks
+    stats = compiled_for_hopper(kernel, dtype, plan).stats
+    assert (stats.spill_bytes, stats.local_bytes) == (0, 0)
+    assert stats.blocks_per_sm >= plan.min_blocks

@@ -300,6 +300,97 @@ def cluster_oracle(x: Array) -> Array:
     return np.stack([x + factor * x[::-1] for factor in (2, 1)])
 
 
+# --- a matrix product on Hopper: TMA loads, wgmma in two warpgroups, TMA stores
+
+TMA_GEMM = '''
+def k(A: T.Tensor((128, 256), "float16", align=16), B: T.Tensor((128, 256), "float16", align=16),
+      D: T.Tensor((128, 128), "float32", align=16), C: T.Tensor((128, 128), "float32", align=16)):
+    """C = A B^T + D, 64 columns after 64. Warpgroup 0 loads, 1 and 2 have 64 rows each."""
+    T.device_entry(launch=T.cuda.LaunchConfig(grid=1, block=384))
+    group, thread = T.cuda.warpgroup_id(), T.cuda.thread_in_warpgroup()
+    swizzled = T.cuda.mma_shared_layout
+    a_ring = T.alloc_shared((2, 128, 64), "float16", layout=swizzled((2, 128, 64), "float16"), align=1024)
+    b_ring = T.alloc_shared((2, 64, 64), "float16", layout=swizzled((2, 64, 64), "float16"), align=1024)
+    addend = T.alloc_shared((128, 64), "float32", layout="default", align=128)
+    result = T.alloc_shared((2, 64, 64), "float32", layout="default", align=128)
+    full = T.alloc_shared((2,), "uint64", align=8)
+    empty = T.alloc_shared((2,), "uint64", align=8)
+    added = T.alloc_shared((2,), "uint64", align=8)
+    if T.cuda.linear_thread_id() == 0:
+        for i in T.unroll(2):
+            T.ptx["mbarrier.init.shared.b64"](full.ptr_to([i]), T.uint32(1))
+            T.ptx["mbarrier.init.shared.b64"](empty.ptr_to([i]), T.uint32(2))
+        T.ptx["mbarrier.init.shared.b64"](added.ptr_to([0]), T.uint32(1))
+        T.ptx["mbarrier.init.shared.b64"](added.ptr_to([1]), T.uint32(256))
+        T.ptx["fence.mbarrier_init.release.cluster"]()
+    T.cuda.cta_sync()
+    if group == 0:
+        T.ptx["setmaxnreg.dec.sync.aligned.u32"](24)
+        if thread == 0:
+            load = T.ptx["cp.async.bulk.tensor.2d.shared::cta.global.tile.mbarrier::complete_tx::bytes"]
+            announce = T.ptx["mbarrier.arrive.expect_tx.shared.b64"]
+            for tile in range(2):
+                T.cuda.mbarrier_wait(added.ptr_to([1]), (tile + 1) % 2)
+                announce(T.ptx.SINK, added.ptr_to([0]), T.uint32(32768))
+                T.cuda.tile.apply(load, addend, D, box=(128, 64), coords=(0, 64 * tile), mbar=added.ptr_to([0]))
+                for k in range(4):
+                    stage = k % 2
+                    T.cuda.mbarrier_wait(empty.ptr_to([stage]), (k // 2 + 1) % 2)
+                    announce(T.ptx.SINK, full.ptr_to([stage]), T.uint32(24576))
+                    T.cuda.tile.apply(load, a_ring.sub[stage], A, box=(128, 64), coords=(0, 64 * k), swizzle=3,
+                                      mbar=full.ptr_to([stage]))
+                    T.cuda.tile.apply(load, b_ring.sub[stage], B, box=(64, 64), coords=(64 * tile, 64 * k), swizzle=3,
+                                      mbar=full.ptr_to([stage]))
+    else:
+        T.ptx["setmaxnreg.inc.sync.aligned.u32"](240)
+        consumer = group - 1
+        T.assume(0 <= consumer < 2)
+        row, column = 16 * (thread // 32) + thread % 32 // 4, thread % 4 * 2
+        sums = T.alloc_local((8, 2, 2), "float32", layout="default")
+        for tile in range(2):
+            for k in range(4):
+                stage = k % 2
+                T.cuda.mbarrier_wait(full.ptr_to([stage]), k // 2 % 2)
+                T.ptx["wgmma.fence.sync.aligned"]()
+                T.cuda.tile.apply(
+                    T.ptx["wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16"],
+                    sums.view(1, 1, 64, 64, layout=T.cuda.wgmma_fragment_layout(64, (1, 1))),
+                    a_ring.view(2, 2, 64, 4, 16).sub[stage, consumer].view(1, 64, 4, 16).permute(0, 2, 1, 3),
+                    b_ring.sub[stage].view(1, 64, 4, 16).permute(0, 2, 1, 3),
+                    accum=k > 0, scope="warpgroup")
+                T.ptx["wgmma.commit_group.sync.aligned"]()
+                T.ptx["wgmma.wait_group.sync.aligned"](0)
+                if thread == 0:
+                    T.ptx["mbarrier.arrive.shared.b64"](T.ptx.SINK, empty.ptr_to([stage]))
+            T.cuda.mbarrier_wait(added.ptr_to([0]), tile)
+            for i in T.unroll(8):
+                for j in T.unroll(2):
+                    for h in T.unroll(2):
+                        sums[i, j, h] += addend[64 * consumer + row + 8 * j, 8 * i + column + h]
+            T.ptx["fence.proxy.async.shared::cta"]()
+            T.ptx["mbarrier.arrive.shared.b64"](T.ptx.SINK, added.ptr_to([1]))
+            if thread == 0:
+                T.ptx["cp.async.bulk.wait_group.read"](0)
+            T.cuda.named_barrier_sync(1 + consumer, 128)
+            for i in T.unroll(8):
+                for j in T.unroll(2):
+                    for h in T.unroll(2):
+                        result[consumer, row + 8 * j, 8 * i + column + h] = sums[i, j, h]
+            T.ptx["fence.proxy.async.shared::cta"]()
+            T.cuda.named_barrier_sync(1 + consumer, 128)
+            if thread == 0:
+                T.cuda.tile.apply(T.ptx["cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group"],
+                                  C, result.sub[consumer], box=(64, 64), coords=(64 * consumer, 64 * tile))
+                T.ptx["cp.async.bulk.commit_group"]()
+        if thread == 0:
+            T.ptx["cp.async.bulk.wait_group"](0)
+'''
+
+
+def tma_gemm_oracle(a: Array, b: Array, d: Array) -> Array:
+    return a.astype(np.float32) @ b.astype(np.float32).T + d
+
+
 FLOAT, HALF = torch.float32, torch.float16
 SUBJECTS: dict[str, Subject] = {
     "ring": Subject(RING, (((32, 96), FLOAT),), (32, 16), ring_oracle, (27,)),
@@ -308,4 +399,10 @@ SUBJECTS: dict[str, Subject] = {
     "roles": Subject(ROLES, (((8, 64, 4), FLOAT),), (64, 4), roles_oracle),
     "bulk": Subject(BULK, (((8, 128), FLOAT),), (8, 128), bulk_oracle),
     "cluster": Subject(CLUSTER, (((64,), FLOAT),), (2, 64), cluster_oracle),
+    "tma_gemm": Subject(
+        TMA_GEMM,
+        (((128, 256), HALF), ((128, 256), HALF), ((128, 128), FLOAT)),
+        (128, 128),
+        tma_gemm_oracle,
+    ),
 }

@@ -91,7 +91,8 @@ def test_remote_writes_race() -> None:
     assert reported(write_neighbour, y, True, 0) == {}
     assert (y == 3).all()
     text = reported(write_neighbour, out(32), False, 0)["sim/race"]
-    assert "of rank 0" in text
+    assert "4 bytes of `s`" in text and "of rank 0" in text
+    assert "T.cuda.cluster_sync() orders all threads of a cluster" in text
     assert "sim/out-of-bounds" in reported(write_neighbour, out(32), True, 512)
 
 

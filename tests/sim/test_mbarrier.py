@@ -447,12 +447,55 @@ def test_a_phase_without_its_bytes_is_said_with_the_deadlock() -> None:
     assert [d.code for d in found(body)] == ["sim/mbarrier-bytes", "sim/deadlock"]
 
 
-def test_one_lane_that_waits_for_ever_is_a_deadlock_unless_the_other_side_may_help() -> None:
-    body = ready(1) + "if t == 0:\n    wait(full.ptr_to([0]), 0)"
-    (one,) = found(body)
-    assert one.code == "sim/deadlock" and "skip a branch" in notes(one)["assumed"]
-    (other,) = found(body + "\nelse:\n    arrive(SINK, full.ptr_to([0]))", block=32)
-    assert other.code == "sim/unsimulated"
+ARRIVE = "arrive(SINK, full.ptr_to([0]))"
+AFTER_ONE = f"if lane == 1:\n    {ARRIVE}"
+
+
+@pytest.mark.parametrize(
+    ("more", "code"),
+    [
+        ("", "sim/deadlock"),
+        (f"\nelse:\n    {ARRIVE}", "sim/unsimulated"),
+        (f"\nelse:\n    T.cuda.warp_sync()\n    {ARRIVE}", "sim/deadlock"),
+        (f"\n{AFTER_ONE}", "sim/unsimulated"),
+        (f"\nT.cuda.warp_sync()\n{AFTER_ONE}", "sim/deadlock"),
+        (f"\nY[lane] = T.cuda.shfl_idx(X[lane], 0)\n{AFTER_ONE}", "sim/deadlock"),
+        (f"\nif T.cuda.elect_sync():\n    {ARRIVE}", "sim/deadlock"),
+        ("\nwait(empty.ptr_to([0]), 0)\nY[lane] = 1.0", "sim/deadlock"),
+    ],
+    ids=["nothing", "else", "else-of-all-lanes", "after", "after-the-warp", "after-a-shuffle",
+         "elected", "no-arrival"],
+)  # fmt: skip
+def test_a_lane_that_waits_for_ever_is_a_deadlock_unless_others_of_its_warp_may_help(
+    more: str, code: str
+) -> None:
+    body = ready(1) + "if lane == 0:\n    wait(full.ptr_to([0]), 0)" + more
+    for seed in range(3):
+        got = codes(program(body, block=32), *tensors(), 0, seed=seed)
+        assert code in got and not {"sim/deadlock", "sim/unsimulated"} - {code} & set(got)
+
+
+@pytest.mark.parametrize(
+    ("loop", "code"),
+    [
+        ("for i in range(1 + lane % 2):\n    wait(full.ptr_to([i]), 0)\n{arrive}", "sim/unsimulated"),
+        ("for i in range(1 + lane % 2):\n    wait(full.ptr_to([i]), 0)", "sim/deadlock"),
+        ("for i in range(2):\n    if lane == 0:\n        wait(full.ptr_to([1]), 0)\n    {arrive}", "sim/unsimulated"),
+        ("for i in range(2):\n    {arrive}\n    T.cuda.warp_sync()\n    if lane == 0:\n        wait(full.ptr_to([1]), 0)", "sim/unsimulated"),
+        ("for i in range(2):\n    T.cuda.warp_sync()\n    {arrive}\n    if lane == 0:\n        wait(full.ptr_to([1]), 0)", "sim/deadlock"),
+        ("for i in range(2):\n    if lane > 0 and i == 1:\n        break\n    wait(full.ptr_to([i]), 0)\n{arrive}", "sim/unsimulated"),
+        ("for i in range(2):\n    if lane > 0 and i == 0:\n        continue\n    wait(full.ptr_to([1]), 0)", "sim/deadlock"),
+    ],
+    ids=["left", "left-nothing-after", "rest-of-the-turn", "next-turn", "next-turn-of-the-warp", "break",
+         "continue"],
+)  # fmt: skip
+def test_a_lane_that_waits_in_a_loop_others_have_left(loop: str, code: str) -> None:
+    """``full[0]`` is complete, ``full[1]`` is what nobody arrives at before lane 0 goes on."""
+    arrive = "if lane == 1 and n > 0:\n{}    arrive(SINK, full.ptr_to([1]))"
+    indent = "    " if "    {arrive}" in loop else ""
+    body = ready(1) + f"if t == 0:\n    {ARRIVE}\nT.cuda.warp_sync()\n"
+    k = program(body + loop.format(arrive=arrive.format(indent)), block=32)
+    assert codes(k, *tensors(), 0) == [code]
 
 
 @pytest.mark.parametrize("kind", ["try_wait", "test_wait"])

@@ -78,6 +78,28 @@ PART = "    Y[rank, t] = x[t] + got[t]\n    T.cuda.cluster_sync()\n"
 MADE = '    T.ptx["fence.proxy.async.shared::cta"]()\n    T.cuda.cta_sync()\n'
 WAIT_X = "    T.cuda.mbarrier_wait(bars.ptr_to([0]), 0)\n"
 WAIT_GOT = "    T.cuda.mbarrier_wait_acquire_cluster(bars.ptr_to([1]), 0)\n"
+WGMMA_FENCE = '                T.ptx["wgmma.fence.sync.aligned"]()\n'
+WGMMA_COMMIT = '                T.ptx["wgmma.commit_group.sync.aligned"]()\n'
+WGMMA_WAIT = '                T.ptx["wgmma.wait_group.sync.aligned"](0)\n'
+FREE = """                if thread == 0:
+                    T.ptx["mbarrier.arrive.shared.b64"](T.ptx.SINK, empty.ptr_to([stage]))
+"""
+SLICE_BYTES = "full.ptr_to([stage]), T.uint32(24576)"
+SLICE = "T.cuda.mbarrier_wait(full.ptr_to([stage]), k // 2 % 2)"
+SLOT = "T.cuda.mbarrier_wait(empty.ptr_to([stage]), (k // 2 + 1) % 2)"
+OF_A = "a_ring.view(2, 2, 64, 4, 16).sub[stage, consumer]"
+ADDEND = "            T.cuda.mbarrier_wait(added.ptr_to([0]), tile)\n"
+ADDED = '            T.ptx["mbarrier.arrive.shared.b64"](T.ptx.SINK, added.ptr_to([1]))\n'
+TAKE_BUFFER = (
+    '            if thread == 0:\n                T.ptx["cp.async.bulk.wait_group.read"](0)\n'
+)
+MEET_1 = "            T.cuda.named_barrier_sync(1 + consumer, 128)\n"
+GIVE_BUFFER = (
+    READ_FENCE + MEET_1 + "            if thread == 0:\n                T.cuda.tile.apply("
+)
+STORED = '                T.ptx["cp.async.bulk.commit_group"]()\n'
+FINISH = '        if thread == 0:\n            T.ptx["cp.async.bulk.wait_group"](0)\n'
+INC = '        T.ptx["setmaxnreg.inc.sync.aligned.u32"](240)\n'
 
 BUGS: tuple[Bug, ...] = (
     # Waits and groups.
@@ -156,7 +178,7 @@ BUGS: tuple[Bug, ...] = (
     # Addresses.
     bug("ring", "source row off by one", "tile/bounds", (SOURCE, SOURCE.replace("first + row", "first + row + 1"))),
     bug("ring", "source tile off by one", "tile/bounds", (SOURCE, SOURCE.replace("n + 2", "n + 3"))),
-    bug("ring", "chunk off by one", NUMBERS, (FIRST, FIRST.replace("chunk", "chunk + 1"))),
+    bug("ring", "next chunk of the row", NUMBERS, (FIRST, FIRST.replace("chunk", "(chunk + 1) % 4"))),
     bug("ring", "reads one row on", "sim/out-of-bounds", (READ, READ.replace("* 4 + i", "* 4 + i + 1"))),
     bug("ring", "reads without the swizzle", NUMBERS,
         ("    kept =", '    flat = ring.view(3, 16, 16, layout=T.layout("(3,16,16):(256,16,1)"))\n    kept ='),
@@ -226,6 +248,7 @@ BUGS: tuple[Bug, ...] = (
     bug("cluster", "sent to itself", NUMBERS, ("remote_cta_id=1 - rank", "remote_cta_id=rank")),
     bug("cluster", "sent past the cluster", "sim/out-of-bounds", ("remote_cta_id=1 - rank", "remote_cta_id=rank + 1")),
     bug("cluster", "barriers not initialised in the other CTA", "sim/mbarrier-init", (PUBLISH, ""), (MEET, MEET.replace("cluster_sync", "cta_sync"))),
+    bug("cluster", "no cluster barrier after the fence of initialisation", "sim/mbarrier-init", (MEET, MEET.replace("cluster_sync", "cta_sync"))),
     bug("cluster", "barriers initialised by one CTA only", "sim/mbarrier-init", ("    if t == 0:\n        for i in T.unroll(2):\n            T.ptx[\"mbarrier.init", "    if t == 0 and rank == 0:\n        for i in T.unroll(2):\n            T.ptx[\"mbarrier.init")),
     bug("cluster", "bytes expected in one CTA only", "sim/mbarrier-bytes", (EXPECT, "        if rank == 0:\n" + "".join(f"    {line}\n" for line in EXPECT.splitlines()))),
     bug("cluster", "no wait for the multicast", "sim/in-flight", (WAIT_X, "")),
@@ -236,6 +259,45 @@ BUGS: tuple[Bug, ...] = (
     bug("cluster", "ends while the other still sends", "sim/in-flight", (PART, PART.removesuffix("    T.cuda.cluster_sync()\n"))),
     bug("cluster", "loaded by both CTAs", "sim/mbarrier-bytes", ("if t == 0 and rank == 0", "if t == 0")),
     bug("cluster", "written over before it was sent", "sim/in-flight", ("    T.cuda.mbarrier_wait_acquire_cluster(bars.ptr_to([1])", "    made[t] = 0.0\n    T.cuda.mbarrier_wait_acquire_cluster(bars.ptr_to([1])")),
+    # TMA, wgmma, registers of warpgroups.
+    bug("tma_gemm", "no wgmma.fence", "sim/wgmma-fence or wgmma/fence", (WGMMA_FENCE, "")),
+    bug("tma_gemm", "wgmma.fence before the first slice only", "sim/wgmma-fence", (WGMMA_FENCE, ""), (INC, INC + WGMMA_FENCE[8:])),
+    bug("tma_gemm", "no commit", "sim/in-flight", (WGMMA_COMMIT, "")),
+    bug("tma_gemm", "no wait for the products", "sim/in-flight", (WGMMA_WAIT, "")),
+    bug("tma_gemm", "wait leaves a group pending", "sim/in-flight", (WGMMA_WAIT, WGMMA_WAIT.replace("(0)", "(1)"))),
+    bug("tma_gemm", "waits before it commits", "sim/in-flight", (WGMMA_COMMIT + WGMMA_WAIT, WGMMA_WAIT + WGMMA_COMMIT)),
+    bug("tma_gemm", "slot freed before the wait", "sim/in-flight", (WGMMA_WAIT + FREE, FREE + WGMMA_WAIT)),
+    bug("tma_gemm", "sums touched between product and wait", "wgmma/in-flight", (WGMMA_COMMIT, WGMMA_COMMIT + "                sums[0, 0, 0] += 0.0\n")),
+    bug("tma_gemm", "sums are not set before the first product", "sim/unwritten-read", ("accum=k > 0", "accum=True")),
+    bug("tma_gemm", "sums of every slice but the last are lost", NUMBERS, ("accum=k > 0", "accum=False")),
+    bug("tma_gemm", "both warpgroups take the same rows of A", NUMBERS, (OF_A, OF_A.replace("consumer", "0"))),
+    bug("tma_gemm", "multiplies the slice that is loaded", "sim/in-flight", (OF_A, OF_A.replace("stage", "1 - stage"))),
+    bug("tma_gemm", "no wait for the slice", "sim/in-flight", (SLICE, "pass")),
+    bug("tma_gemm", "waits for the slice with the wrong parity", "sim/in-flight or sim/deadlock", (SLICE, SLICE.replace("k // 2", "(k // 2 + 1)"))),
+    bug("tma_gemm", "one warp of four waits for the slice", "sim/in-flight", (SLICE, f"if thread < 32:\n                    {SLICE}")),
+    bug("tma_gemm", "no wait for the slot", "sim/mbarrier-arrivals or sim/race or sim/in-flight", (SLOT, "pass")),
+    bug("tma_gemm", "waits for the slot with the wrong parity", "sim/deadlock", (SLOT, SLOT.replace("(k // 2 + 1)", "k // 2"))),
+    bug("tma_gemm", "too many bytes expected", "sim/mbarrier-bytes", (SLICE_BYTES, SLICE_BYTES.replace("24576", "32768"))),
+    bug("tma_gemm", "bytes of B not expected", "sim/mbarrier-bytes", (SLICE_BYTES, SLICE_BYTES.replace("24576", "16384"))),
+    bug("tma_gemm", "no bytes expected", "sim/mbarrier-bytes", ("announce(T.ptx.SINK, " + SLICE_BYTES, 'T.ptx["mbarrier.arrive.shared.b64"](T.ptx.SINK, full.ptr_to([stage])')),
+    bug("tma_gemm", "B completes on the other slot", "sim/in-flight", ("coords=(64 * tile, 64 * k), swizzle=3,\n                                      mbar=full.ptr_to([stage])", "coords=(64 * tile, 64 * k), swizzle=3,\n                                      mbar=full.ptr_to([1 - stage])")),
+    bug("tma_gemm", "one warpgroup does not free the slot", "sim/deadlock", (FREE, FREE.replace("thread == 0", "thread == 0 and consumer == 0"))),
+    bug("tma_gemm", "every thread frees the slot", "sim/mbarrier-arrivals", (FREE, FREE.replace("if thread == 0", "if thread >= 0"))),
+    bug("tma_gemm", "slot counts one warpgroup", "sim/mbarrier-arrivals or sim/in-flight", ("T.uint32(2))", "T.uint32(1))")),
+    bug("tma_gemm", "no wait for the addend", "sim/in-flight", (ADDEND, "")),
+    bug("tma_gemm", "no proxy fence after reading the addend", "sim/proxy-fence", (READ_FENCE + ADDED, ADDED)),
+    bug("tma_gemm", "addend freed before it is read", "sim/race", (READ_FENCE + ADDED, READ_FENCE), (ADDEND, ADDEND + ADDED)),
+    bug("tma_gemm", "no wait before the buffer is filled again", "sim/in-flight", (TAKE_BUFFER, "")),
+    bug("tma_gemm", "another thread waits for the buffer", "sim/in-flight", (TAKE_BUFFER, TAKE_BUFFER.replace("thread == 0", "thread == 32"))),
+    bug("tma_gemm", "buffer filled before the barrier", "sim/in-flight or sim/race", (TAKE_BUFFER + MEET_1, TAKE_BUFFER)),
+    bug("tma_gemm", "no proxy fence before the store", "sim/proxy-fence", (GIVE_BUFFER, GIVE_BUFFER.removeprefix(READ_FENCE))),
+    bug("tma_gemm", "stored before all have written", "sim/race", (GIVE_BUFFER, GIVE_BUFFER.replace(MEET_1, ""))),
+    bug("tma_gemm", "store is not committed", "sim/in-flight", (STORED, "")),
+    bug("tma_gemm", "ends before the last store has read", "sim/in-flight", (FINISH, "")),
+    bug("tma_gemm", "both warpgroups on one named barrier", "sim/barrier-count or sim/race", (TAKE_BUFFER + MEET_1, TAKE_BUFFER + MEET_1.replace("1 + consumer", "1")), (GIVE_BUFFER, GIVE_BUFFER.replace("1 + consumer", "1"))),
+    bug("tma_gemm", "both warpgroups store the same rows", "sim/in-flight", ("coords=(64 * consumer, 64 * tile)", "coords=(0, 64 * tile)")),
+    bug("tma_gemm", "producer keeps too many registers", "sim/deadlock", ("aligned.u32\"](24)", "aligned.u32\"](40)")),
+    bug("tma_gemm", "producer gives up no registers", "sim/deadlock", ("        T.ptx[\"setmaxnreg.dec.sync.aligned.u32\"](24)\n", "")),
 )  # fmt: skip
 
 
@@ -294,7 +356,8 @@ Generated by `make docs`; do not edit. Correct kernels (`tests/sim/planted_kerne
 synchronisation or of addresses, and what catches it: a code of the checker or the simulator, or, where a wrong address is
 legal, the numbers. Unedited they give no report. `ring`: a cp.async pipeline that sums columns; `transpose`: through shared
 memory; `gemm`: cp.async, ldmatrix and mma.sync; `roles`: warps that copy and warps that add, on named barriers;
-`bulk`: a ring of bulk copies on mbarriers, and bulk stores; `cluster`: a multicast, and bulk copies between two CTAs.
+`bulk`: a ring of bulk copies on mbarriers, and bulk stores; `cluster`: a multicast, and bulk copies between two CTAs;
+`tma_gemm`: TMA loads, wgmma in two warpgroups, TMA stores.
 
 """
 

@@ -36,17 +36,19 @@ def k(X: T.Tensor((16, 64), "float32", align=16), Y: T.Tensor((16, 64), "float32
             init(full.ptr_to([i]), T.uint32({count}))
             init(empty.ptr_to([i]), T.uint32(1))
         T.ptx["fence.mbarrier_init.release.cluster"]()
-    {meet}()
+    {meet}
 {body}
 """
 
 
-def program(body: str, block: int = 64, grid: int = 1, cluster: int = 1, count: int = 1) -> Any:
+def program(
+    body: str, block: int = 64, grid: int = 1, cluster: int = 1, count: int = 1, meet: str = ""
+) -> Any:
     lines = body.strip("\n").splitlines()
     text = HEAD.format(
         body="\n".join(f"    {line}" for line in lines), block=block, grid=grid, count=count,
         cluster=f", cluster={cluster}" if cluster > 1 else "",
-        meet="T.cuda.cluster_sync" if cluster > 1 else "T.cuda.cta_sync",
+        meet=meet or ("T.cuda.cluster_sync()" if cluster > 1 else "T.cuda.cta_sync()"),
     )  # fmt: skip
     return kernel(text)
 
@@ -57,7 +59,9 @@ def tensors() -> tuple[torch.Tensor, torch.Tensor]:
 
 def found(body: str, n: int = 8, **options: Any) -> list[Any]:
     shape = {
-        key: options.pop(key) for key in ("block", "grid", "cluster", "count") if key in options
+        key: options.pop(key)
+        for key in ("block", "grid", "cluster", "count", "meet")
+        if key in options
     }
     return reports(program(body, **shape), *tensors(), n, **options)
 
@@ -215,6 +219,23 @@ def test_a_phase_that_does_not_wait_for_its_bytes() -> None:
         assert "sim/mbarrier-bytes" in codes(k, *tensors(), 0, seed=seed)
 
 
+def test_a_copy_after_an_arrival_that_announced_nothing() -> None:
+    """The phase that it should complete in is over by then."""
+    body = f"""
+if t == 0:
+    arrive(SINK, full.ptr_to([0]))
+    {load()}
+wait(full.ptr_to([0]), 0)
+Y[0, t] = s[0, t]
+"""
+    for seed in SEEDS:
+        one = found(body, seed=seed)[0]
+        assert one.code == "sim/in-flight"
+        assert "phase 1 of `full[0]`" in notes(one)["state"]
+        assert "phase 0 was complete, without bytes of it" in notes(one)["state"]
+        assert "expect_tx" in notes(one)["help"] and "mbarrier_wait" not in notes(one)["help"]
+
+
 def test_bytes_may_come_before_they_are_announced() -> None:
     body = f"""
 if t == 0:
@@ -353,11 +374,19 @@ def test_the_missing_fence_after_a_read_names_both_places() -> None:
 
 
 def test_a_thread_needs_a_fence_after_its_own_reads() -> None:
-    body = FETCH + "    wait(full.ptr_to([0]), 0)\n    Y[0, 0] = s[0, 0]\n    {}" + FETCH.replace(
-        "if t == 0:\n", "", 1
-    ).replace("    announce", "announce", 1) + "wait(full.ptr_to([0]), 1)"
-    assert of_every_seed(body.format("")) == ["sim/proxy-fence"]
-    assert of_every_seed(body.format("fence()\n    ")) == []
+    body = f"""
+if t == 0:
+    announce(SINK, full.ptr_to([0]), T.uint32(256))
+    {load()}
+    wait(full.ptr_to([0]), 0)
+    Y[0, 0] = s[0, 0]
+    {{}}
+    announce(SINK, full.ptr_to([0]), T.uint32(256))
+    {load(1)}
+    wait(full.ptr_to([0]), 1)
+"""
+    assert of_every_seed(body.format("pass")) == ["sim/proxy-fence"]
+    assert of_every_seed(body.format("fence()")) == []
 
 
 def test_reads_by_copies_need_no_fence() -> None:
@@ -485,6 +514,26 @@ else:
 def test_a_copy_to_another_cta_is_clean() -> None:
     for y in clean(SEND + "T.cuda.cluster_sync()", grid=2, cluster=2):
         assert torch.equal(y[0], torch.arange(64.0))
+
+
+RELAXED = 'T.ptx["barrier.cluster.arrive.relaxed.aligned"]()\n    T.cuda.cluster_wait()'
+
+
+def test_a_fence_and_a_relaxed_arrival_order_the_initialisation() -> None:
+    """Both are needed: the fence alone tells nobody that it was executed."""
+    shape: dict[str, Any] = {"grid": 2, "cluster": 2}
+    body = SEND + "T.cuda.cluster_sync()"
+    clean(body, **shape, meet=RELAXED)
+    assert set(of_every_seed(body, **shape, meet="T.cuda.cta_sync()")) == {"sim/mbarrier-init"}
+    text = HEAD.replace('        T.ptx["fence.mbarrier_init.release.cluster"]()\n', "")
+    bare = kernel(
+        text.format(
+            body="\n".join(f"    {line}" for line in body.splitlines()), block=64, grid=2,
+            cluster=", cluster=2", count=1, meet=RELAXED,
+        )
+    )  # fmt: skip
+    for seed in SEEDS:
+        assert "sim/mbarrier-init" in codes(bare, *tensors(), 0, seed=seed)
 
 
 def test_a_sender_may_not_end_before_its_source_was_read() -> None:

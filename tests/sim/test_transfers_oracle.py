@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from tests.sim.written import codes, kernel
+from tilejit.sim import hazards
 
 THREADS, CELLS, BARRIERS, STEPS = 4, 4, 10, 16
 SEEDS = range(4)
@@ -146,6 +147,18 @@ def generated(random: Random) -> tuple[str, Graph]:
 
 @pytest.mark.parametrize("number", range(80))
 def test_reported_exactly_where_the_graph_has_no_path(number: int) -> None:
+    compare(number)
+
+
+@pytest.mark.parametrize("number", range(80, 100))
+def test_readers_that_are_dropped_tell_nothing(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hazards, "COMPACT_ENTRIES", 1)
+    compare(number)
+
+
+def compare(number: int) -> None:
     text, graph = generated(Random(number))
     wrong = graph.wrong()
     k = kernel(text)

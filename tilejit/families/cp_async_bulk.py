@@ -48,6 +48,8 @@ CONTRACT = "docs/contract/cp_async_bulk.md"
 
 CHUNK_GRANULE_BYTES = 16
 """Chunks are multiples of this, and start at multiples of it."""
+MAX_CHUNK_BYTES = (1 << 20) - CHUNK_GRANULE_BYTES
+"""The transaction count of an mbarrier has no more."""
 
 # --- parameters
 
@@ -139,14 +141,18 @@ def _role(spec: OperandSpec) -> str:
 def _check_chunk(call: TileCall, report: Report) -> bool:
     size = call.params["chunk_bytes"]
     whole = isinstance(size, int) and not isinstance(size, bool)
-    if whole and size > 0 and size % CHUNK_GRANULE_BYTES == 0:
+    if whole and 0 < size <= MAX_CHUNK_BYTES and size % CHUNK_GRANULE_BYTES == 0:
         return True
+    help_ = None
+    if whole and 0 < size < CHUNK_GRANULE_BYTES:
+        help_ = "shorter pieces are copied by cp.async (4, 8 or 16 bytes) or by st.async"
+    elif whole and size > MAX_CHUNK_BYTES:
+        help_ = "longer pieces are several chunks: a repeat axis in front"
     report.error(
         "cp_async_bulk/chunk-bytes",
-        f"chunk_bytes is {size!r}, expected a positive multiple of {CHUNK_GRANULE_BYTES} bytes",
-        span=call.span, contract=CONTRACT,
-        help="shorter pieces are copied by cp.async (4, 8 or 16 bytes) or by st.async"
-        if whole and 0 < size < CHUNK_GRANULE_BYTES else None,
+        f"chunk_bytes is {size!r}, expected a multiple of {CHUNK_GRANULE_BYTES} bytes from "
+        f"{CHUNK_GRANULE_BYTES} to {MAX_CHUNK_BYTES}",
+        span=call.span, contract=CONTRACT, help=help_,
     )  # fmt: skip
     return False
 

@@ -21,6 +21,8 @@ from tilejit.ir import build, nodes, tensor_map
 from tilejit.ir.tensor_map import FORMATS, Number, TensorMap, TensorMapSpec
 from tilejit.layout import ComposeLayout
 from tilejit.ptx.forms import Form
+from tilejit.ptx.spelling import lookup
+from tilejit.sim import numeric
 from tilejit.sim.numeric import boxes, reduction
 from tilejit.tile import addresses, box_image, contracts, map_spec, raw
 from tilejit.tile.affine import Affine
@@ -90,9 +92,9 @@ REDUCTIONS: dict[str, tuple[str, ...]] = {
     "add": ("uint32", "int32", "uint64", "float16", "bfloat16", "float32", "float64"),
     **dict.fromkeys(("min", "max"), ("uint32", "int32", "uint64", "int64", "float16", "bfloat16")),
     **dict.fromkeys(("inc", "dec"), ("uint32",)),
-    **dict.fromkeys(("and", "or", "xor"), ("uint32", "int32", "uint64", "int64")),
+    **dict.fromkeys(("and", "or", "xor"), ("uint32", "int32", "uint64")),
 }
-"""The formats that each operation has."""
+"""The formats that each operation has. Bits of int64 maps are an illegal instruction on an H200."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +190,8 @@ def _operands(
 def _check_presence(call: TileCall, mode: Mode, report: Report) -> None:
     """Keywords that some opcodes need and others cannot take."""
     wanted = (
-        ("mbar", mode.loads, "a load completes its bytes on an mbarrier", "stores belong to the bulk group"),
+        ("mbar", mode.loads, "a load completes its bytes on an mbarrier",
+         "a prefetch completes nowhere" if mode.prefetches else "stores belong to the bulk group"),
         ("cta_mask", mode.multicasts, "a multicast needs the mask of its CTAs", "only .multicast::cluster takes it"),
         ("gather4", mode.gathers, "the four rows are given one by one", "only gather4 and scatter4 take rows"),
     )  # fmt: skip
@@ -209,7 +212,7 @@ def _check_presence(call: TileCall, mode: Mode, report: Report) -> None:
         if mbar.type not in (nodes.PointerType("shared"), nodes.UINT32):
             report.error(
                 _code("mbar"),
-                f"mbar is a {mbar.type}, expected a shared address",
+                f"mbar is {_shown(mbar)}, expected a shared address",
                 span=call.span, contract=CONTRACT, help="mbar=barriers.ptr_to([stage])",
             )  # fmt: skip
     _check_mask(call, report)
@@ -221,8 +224,8 @@ def _check_mask(call: TileCall, report: Report) -> None:
         return
     if not _is_integer(mask):
         report.error(
-            _code("cta-mask"), f"cta_mask is {_type_of(mask)}, expected an integer of 16 bits",
-            span=call.span, contract=CONTRACT,
+            _code("cta-mask"), f"cta_mask is {_shown(mask)}, expected an integer of 16 bits",
+            span=call.span, contract=CONTRACT, help="bit r stands for the CTA of rank r",
         )  # fmt: skip
         return
     size = math.prod(call.launch.cluster or (1,))
@@ -242,8 +245,13 @@ def _is_integer(value: object) -> bool:
     return isinstance(type_, nodes.ScalarType) and type_.dtype.is_integer
 
 
-def _type_of(value: object) -> str:
-    return str(getattr(value, "type", type(value).__name__))
+def _shown(value: nodes.Expr) -> str:
+    """A keyword's value for messages: itself where it is known, else its type."""
+    if isinstance(value, nodes.Static | nodes.Const | nodes.Text):
+        return repr(value.value)
+    if isinstance(value, nodes.Tuple):
+        return f"({', '.join(map(_shown, value.items))})"
+    return f"a {value.type}"
 
 
 def _expressions(value: object) -> tuple[nodes.Expr, ...] | None:
@@ -264,12 +272,12 @@ def _check_tuples(call: TileCall, mode: Mode, report: Report) -> None:
             continue
         found = _expressions(value)
         if found is None or len(found) != count:
-            shown = "no tuple of integers" if found is None else f"{len(found)} integers"
+            each = f"one per dimension of {call.spelling}" if name == "coords" else "the rows"
             report.error(
-                _code(name), f"{name} is {shown}, expected {count}: one int32 per dimension of "
-                f"{call.spelling}" if name == "coords" else f"gather4 is {shown}, expected {count} rows",
+                _code(name), f"{name} is {_shown(value)}, expected {count} integers: {each}",
                 span=call.span, contract=CONTRACT,
-                help="one dimension is written coords=(i,)" if count == 1 else None,
+                help="one dimension is written coords=(i,)" if count == 1
+                else "T.cast(x, ty=\"int32\") makes an integer" if found is None else None,
             )  # fmt: skip
             continue
         for number, item in enumerate(found):
@@ -346,6 +354,7 @@ def _check_fields(
         report.error(
             _code(name.replace("_", "-")), f"{name} is {value!r}, expected 0 to {most}",
             span=call.span, contract=CONTRACT,
+            help=next(param.doc for param in PARAMS if param.name == name),
         )  # fmt: skip
     format_ = _format(call, shared, global_, report)
     if len(report.diagnostics) > before or box is None or format_ is None:
@@ -389,7 +398,7 @@ def _format(
     if format_ is None:
         report.error(
             _code("format"),
-            f"format {wanted or source.dtype.name!r} is none for {source.dtype} elements, expected "
+            f"format {source.dtype.name if wanted is None else wanted!r} is none for {source.dtype} elements, expected "
             f"{tensor_map.default_format(source.dtype) or 'another dtype'}"
             + (" or tf32" if source.dtype == dtypes.float32 else ""),
             span=call.span, contract=CONTRACT,
@@ -470,7 +479,7 @@ def _check_map(
             span=global_.span, declared=global_.declared(), contract=CONTRACT,
         )  # fmt: skip
         return
-    if -1 not in global_.extents and not contracts.bounds(call, global_, report):
+    if not contracts.bounds(call, global_, report):
         return
     strides = map_spec.strides_of(call, global_, report)
     if strides is None or not map_spec.check_innermost(call, fields, global_, strides, report):
@@ -591,6 +600,15 @@ def _check_steps(call: TileCall, mode: Mode, axes: int, report: Report) -> None:
         report.error(
             _code("coord-steps"),
             f"coord_steps is {steps!r}, expected 0 for the rows, which gather4 gives",
+            span=call.span, contract=CONTRACT,
+        )  # fmt: skip
+        return
+    furthest = max((abs(v) for row in (*steps, *_moves(call, mode)) for v in row), default=0)
+    if furthest > 2**31 - 1:
+        report.error(
+            _code("coord-steps"),
+            f"coord_steps is {steps!r}, which moves a coordinate by {furthest} elements, expected an "
+            "int32",
             span=call.span, contract=CONTRACT,
         )  # fmt: skip
 
@@ -830,6 +848,7 @@ def _load(
         Chunks(dst, "shared", places, found.nbytes),
         Chunks(operands["tensor"], "global", found.sources, found.nbytes),
         boxes.fill(map_, found.nbytes), None, barrier, found.payload_bytes,
+        convert=_rounded_to_tf32 if map_.format == "tf32" else None,
     )  # fmt: skip
     if "cta_mask" not in operands:
         machine.transfer(thread, copy)
@@ -837,6 +856,13 @@ def _load(
     mask = int(_per_lane(machine, machine.read(operands["cta_mask"])[0])[thread])
     for rank in _ranks(machine, thread, mask):
         machine.transfer(thread, _to_cta(copy, rank))
+
+
+def _rounded_to_tf32(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """Loads of tf32 maps round to nearest even, as an H200 does."""
+    (form,) = lookup("cvt.rn.tf32.f32")
+    words = np.ascontiguousarray(data).view(np.uint32)
+    return numeric.compute(form, [words])[0].astype(np.uint32).view(np.uint8).reshape(data.shape)
 
 
 def _aligned(machine: Machine, thread: tuple[int, int], origin: int) -> bool:

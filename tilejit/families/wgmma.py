@@ -230,7 +230,13 @@ def _check_parameters(call: TileCall, form: Form, report: Report) -> bool:
     _check_accum(call, report)
     operands = {spec.name for spec in form.operands}
     for name in ("a", "b"):
-        if call.params[f"neg_{name}"] and f"scale_{name}" not in operands:
+        negated = call.params[f"neg_{name}"]
+        if not isinstance(negated, bool):
+            report.error(
+                "wgmma/negation", f"neg_{name} is {negated!r}, expected True or False",
+                span=call.span, contract=CONTRACT,
+            )  # fmt: skip
+        elif negated and f"scale_{name}" not in operands:
             report.error(
                 "wgmma/negation",
                 f"neg_{name}: {call.spelling} cannot negate its operands, floating-point types can",

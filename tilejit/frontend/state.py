@@ -18,7 +18,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn, TypeAlias
 
 from tilejit.errors import Span, SyntaxUnsupported, fault
@@ -292,25 +292,32 @@ class Lowering:
         if is_scalar(leaf):
             return leaf if self.is_stable(leaf) else self.declare(name, leaf)
         if isinstance(leaf, ir.View) and not self.is_stable(leaf):
-            offset = self._keep_index(leaf.offset_elems, f"{name}_offset")
+            kept: dict[ir.Expr, ir.Expr] = {}
+            offset = self._keep_index(leaf.offset_elems, f"{name}_offset", kept)
             strides = tuple(
                 (d, self._keep_leaf(s, f"{name}_stride")) for d, s in leaf.dynamic_strides
             )
-            return ir.View(
-                leaf.buffer, leaf.dtype, leaf.shape, leaf.layout, offset, strides, span=leaf.span
+            picks = tuple(
+                replace(p, index=self._keep_index(p.index, f"{name}_index", kept))
+                for p in leaf.picks
             )
+            return replace(leaf, offset_elems=offset, dynamic_strides=strides, picks=picks)
         if isinstance(leaf, ir.Region) and not self.is_stable(leaf):
             starts = tuple(self._keep_leaf(s, f"{name}_start") for s in leaf.starts)
             view = self._keep_leaf(leaf.view, name)
             return ir.Region(view, starts, leaf.extents, span=leaf.span)
         return leaf
 
-    def _keep_index(self, index: ir.Expr, name: str) -> ir.Expr:
-        """``_keep_leaf`` that leaves factors in sight: what divides the index is known afterwards, too."""
+    def _keep_index(self, index: ir.Expr, name: str, kept: dict[ir.Expr, ir.Expr]) -> ir.Expr:
+        """``_keep_leaf`` that leaves factors in sight: what divides the index is known afterwards, too.
+        ``kept``: the parts of one view that have been kept; its offset and its picks share them."""
         if self.is_stable(index):
             return index
         terms, constant = linear(index)
-        return total({self._keep_leaf(t, name): f for t, f in terms.items()}, constant)
+        for term in terms:
+            if term not in kept:
+                kept[term] = self._keep_leaf(term, name)
+        return total({kept[t]: f for t, f in terms.items()}, constant)
 
     # --- decisions
 

@@ -198,7 +198,11 @@ _PARTS: dict[type, Callable[[Any], tuple[Any, ...]]] = {
     ir.Load: lambda e: (e.view, *e.indices),
     ir.Address: lambda e: (e.offset_bytes,),
     ir.Call: lambda e: e.args,
-    ir.View: lambda e: (e.offset_elems, *(stride for _, stride in e.dynamic_strides)),
+    ir.View: lambda e: (
+        e.offset_elems,
+        *(stride for _, stride in e.dynamic_strides),
+        *(pick.index for pick in e.picks),
+    ),
     ir.Region: lambda e: (e.view, *e.starts),
     ir.Tuple: lambda e: e.items,
     ir.Keyword: lambda e: (e.value,),

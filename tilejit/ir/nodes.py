@@ -250,6 +250,22 @@ class Address:
 
 
 @dataclass(frozen=True, slots=True)
+class Pick:
+    """Which part of an axis a view is of: the indices ``[index, index + count)``, those that a step
+    passes over included, of an ``axis`` of ``extent``.
+
+    ``axis`` counts in the view that was narrowed. The view's offset holds what the index contributes
+    and not the axis that it belongs to: another index may give the same offset.
+    """
+
+    index: Expr
+    count: int
+    extent: int | Var
+    axis: int
+    span: Span | None = _span()
+
+
+@dataclass(frozen=True, slots=True)
 class View:
     """A buffer seen through a dtype, shape, layout and offset.
 
@@ -260,6 +276,8 @@ class View:
     elements of ``dtype``; the layout then holds stride 0 for that dimension. ``layout`` None: the
     buffer has no layout, so the view can be indexed by scalars in row-major order but not used as
     a tile operand.
+    ``picks``: what must hold where an element is accessed through the view, of indices whose place in
+    their axis is not known when compiling. A view that nothing uses may have picked anything.
     """
 
     buffer: Var
@@ -268,6 +286,7 @@ class View:
     layout: Layout | None
     offset_elems: Expr
     dynamic_strides: tuple[tuple[int, Expr], ...] = ()
+    picks: tuple[Pick, ...] = ()
     span: Span | None = _span()
 
     @property

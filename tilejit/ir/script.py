@@ -213,10 +213,15 @@ class _Printer:
         if e == whole(e.buffer):
             return f"whole({e.buffer.name})"
         strides = _tuple([f"({d}, {self.expr(s)})" for d, s in e.dynamic_strides])
+        picks = "".join(f", {self.pick(p)}" for p in e.picks)
         return (
             f"view({e.buffer.name}, {e.dtype.name!r}, {_shape(e.shape)}, {_layout(e.layout)}, "
-            f"{self.expr(e.offset_elems)}, {strides})"
+            f"{self.expr(e.offset_elems)}, {strides}{picks})"
         )
+
+    def pick(self, p: nodes.Pick) -> str:
+        extent = p.extent if isinstance(p.extent, int) else p.extent.name
+        return f"pick({self.expr(p.index)}, {p.count}, {extent}, {p.axis})"
 
     def function(self, e: nodes.LambdaExpr) -> str:
         """Prints a scalar function before the kernel; its name there."""

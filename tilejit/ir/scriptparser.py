@@ -104,10 +104,13 @@ class _Reader:
         raise self.fail(node or ast.Pass(), "expected a type")
 
     def shape(self, node: ast.expr) -> tuple[int | nodes.Var, ...]:
-        return tuple(
-            self.variables[e.id] if isinstance(e, ast.Name) else ast.literal_eval(e)
-            for e in self.elements(node)
-        )
+        return tuple(self.extent(e) for e in self.elements(node))
+
+    def extent(self, node: ast.expr) -> int | nodes.Var:
+        if isinstance(node, ast.Name):
+            return self.variables[node.id]
+        number: int = ast.literal_eval(node)
+        return number
 
     def elements(self, node: ast.expr) -> list[ast.expr]:
         if not isinstance(node, ast.Tuple):
@@ -237,7 +240,7 @@ class _Reader:
         return nodes.Address(self.expr(buffer), self.expr(offset), pointer)
 
     def _view(self, node: ast.Call) -> nodes.View:
-        buffer, dtype, shape, where, offset, listed = node.args
+        buffer, dtype, shape, where, offset, listed, *picks = node.args
         strides = []
         for pair in self.elements(listed):
             axis, stride = self.elements(pair)
@@ -245,7 +248,17 @@ class _Reader:
         return nodes.View(
             self.expr(buffer), dtypes.dtype(ast.literal_eval(dtype)), self.shape(shape),
             self.layout(where), self.expr(offset), tuple(strides),
+            tuple(self.pick(p) for p in picks),
         )  # fmt: skip
+
+    def pick(self, node: ast.expr) -> nodes.Pick:
+        match node:
+            case ast.Call(func=ast.Name(id="pick"), args=[index, count, extent, axis]):
+                return nodes.Pick(
+                    self.expr(index), ast.literal_eval(count), self.extent(extent),
+                    ast.literal_eval(axis),
+                )  # fmt: skip
+        raise self.fail(node, "expected a pick")
 
     def _region(self, node: ast.Call) -> nodes.Region:
         view, starts, extents = node.args

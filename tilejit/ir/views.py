@@ -5,8 +5,9 @@ run-time dimension holds one iter of extent 1 (its stride); a run-time stride is
 ``dynamic_strides`` and its iter has stride 0. In ``tmem`` space ``offset_elems`` counts elements
 along ``TCol``, elsewhere along ``m``.
 
-Everything wrong is a ``LayoutError`` with the numbers. Not here: bounds of run-time indices (the
-checker proves them), contracts.
+Everything wrong is a ``LayoutError`` with the numbers. An index that only the run tells, or of an
+axis whose extent only the run tells, is kept as a ``Pick``. Not here: bounds of those (the checker
+proves them where an instruction uses the view), contracts.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from tilejit.ir.dims import (
     storage_axis,
     tile_of,
 )
-from tilejit.ir.nodes import Expr, Region, TensorType, Var, View
+from tilejit.ir.nodes import Expr, Pick, Region, TensorType, Var, View
 from tilejit.ir.reinterpret import with_dtype, with_layout
 from tilejit.layout import (
     ComposeLayout,
@@ -80,6 +81,7 @@ def sub(view: View, items: tuple[Item, ...]) -> View:
     shard: list[Iter] = []
     shape: list[Extent] = []
     kept_strides: list[tuple[int, Expr]] = []
+    picks = list(view.picks)
     for axis, (item, iters) in enumerate(zip(items, dimension_iters(tile, view.shape))):
         start: Expr | int
         if isinstance(item, tuple):
@@ -88,9 +90,12 @@ def sub(view: View, items: tuple[Item, ...]) -> View:
                 kept_strides.append((len(shape), build.index_mul(strides[axis], step)))
             shard.extend(_narrowed(view, axis, iters, start, count, step))
             shape.append(count)
+            if isinstance(count, int):
+                picks += _picked(view, axis, start, (count - 1) * step + 1)
         else:
             start = item
             _inside(view, axis, static(start))
+            picks += _picked(view, axis, start, 1)
         if axis in strides:
             moved = build.index_mul(start, strides[axis])
         else:
@@ -99,8 +104,18 @@ def sub(view: View, items: tuple[Item, ...]) -> View:
     new = TileLayout(tuple(shard) or (UNIT,), tile.replica, normal_offset(owners))
     return View(
         view.buffer, view.dtype, tuple(shape), _with_tile(view, new), offset, tuple(kept_strides),
-        span=view.span,
+        tuple(picks), span=view.span,
     )  # fmt: skip
+
+
+def _picked(view: View, axis: int, start: Expr | int, count: int) -> list[Pick]:
+    """The part ``[start, start + count)`` of an axis, where it is not known to be one."""
+    extent, known = view.shape[axis], static(start)
+    # A size is at least 1.
+    if known is not None and (isinstance(extent, int) or known + count <= 1):
+        return []
+    index = build.index(start) if isinstance(start, int) else start
+    return [Pick(index, count, extent, axis)]
 
 
 def _bounds(extent: Extent, item: Slice) -> tuple[Expr | int, Extent, int]:
@@ -173,7 +188,7 @@ def reshape(view: View, shape: tuple[Extent, ...]) -> View:
         layout = _with_tile(view, _tile_like(tile, pieces))
     return View(
         view.buffer, view.dtype, new_shape, layout, view.offset_elems, view.dynamic_strides,
-        span=view.span,
+        view.picks, span=view.span,
     )  # fmt: skip
 
 
@@ -213,7 +228,7 @@ def permute(view: View, dims: tuple[int, ...]) -> View:
     layout = _with_tile(view, _tile_like(tile, [groups[d] for d in order]))
     return View(
         view.buffer, view.dtype, tuple(view.shape[d] for d in order), layout, view.offset_elems,
-        tuple(strides), span=view.span,
+        tuple(strides), view.picks, span=view.span,
     )  # fmt: skip
 
 

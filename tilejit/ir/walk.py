@@ -98,7 +98,9 @@ def rebuild(node: Any, replace: Replace) -> Any:
         old = getattr(node, name)
         new = rebuild(old, replace)
         if new is not old:
-            changes[name] = tuple(map(_extent, new)) if name == "shape" else new
+            if name == "shape":
+                new = tuple(map(_extent, new))
+            changes[name] = _extent(new) if name == "extent" else new
     return replace(dataclasses.replace(node, **changes) if changes else node)
 
 

@@ -330,6 +330,15 @@ class _Checker:
             if not (0 <= axis < len(e.shape)):
                 self.fail(f"a stride of axis {axis}", e.span)
             self.integer(stride, "a stride")
+        for pick in e.picks:
+            self.pick(pick, e.span)
+
+    def pick(self, p: nodes.Pick, span: Span | None) -> None:
+        self.integer(p.index, "an index")
+        if isinstance(p.extent, nodes.Var):
+            self.integer(p.extent, "an extent")
+        if p.count < 1 or p.axis < 0:
+            self.fail(f"a view of {p.count} indices of axis {p.axis}", span)
 
     def region(self, e: nodes.Region) -> None:
         self.expr(e.view)

@@ -36,6 +36,12 @@ K_STEP = 16
 PANEL = 64
 """Elements of M or N in a row of 128 bytes."""
 
+_COUNTS = (
+    "tile_m", "tile_n", "stages", "consumers", "group_m", "slabs", "slabs_at_once", "parts", "cluster_m",
+    "cluster_n", "sms",
+)  # fmt: skip
+"""Fields of a plan of which there is at least one."""
+
 
 @dataclass(frozen=True)
 class TmaPlan:
@@ -63,15 +69,21 @@ class TmaPlan:
     sms: int = 132
 
     def __post_init__(self) -> None:
-        if self.own_rows % 64 or self.tile_n % PANEL:
-            raise ValueError(
-                f"a warpgroup computes {self.own_rows} x {self.tile_n} elements, expected multiples of 64"
-            )
+        products.check_plan(self, _COUNTS)
+        if self.order not in schedulers.ORDERS:
+            raise ValueError(f"order is {self.order!r}, expected {', '.join(schedulers.ORDERS)}")
         if self.ping_pong and self.consumers != 2:
             raise ValueError(f"{self.consumers} consumers take turns, expected 2")
         if self.cluster > 2:
             raise ValueError(
                 f"{self.cluster_m} x {self.cluster_n} CTAs in a cluster, expected at most 2"
+            )
+        if self.order == "hilbert" and self.group_m & (self.group_m - 1):
+            raise ValueError(f"Hilbert's curve over {self.group_m} rows, expected a power of two")
+        if self.parts > self.workers:
+            raise ValueError(
+                f"{self.sms} SMs run {self.workers} clusters of {self.cluster} CTAs at a time, expected one "
+                f"for each of {self.parts} parts"
             )
         for rows, ctas, k_major in (
             (self.tile_m, self.cluster_n, self.a_k_major),
@@ -506,7 +518,7 @@ def plan_matmul(m: int, n: int, k: int, a_k_major: bool, b_k_major: bool, sms: i
     candidates: list[tuple[float, TmaPlan]] = []
     for shape, rate in _SHAPES:
         tiles = -(-m // shape.tile_m) * -(-n // shape.tile_n)
-        for parts in PARTS:
+        for parts in PARTS[:sms]:
             plan = replace(shape, parts=parts, sms=sms, a_k_major=a_k_major, b_k_major=b_k_major)
             bytes_ = 4 * math.prod(plan.slots_shape)
             worth = plan.split(tiles) and slices >= MIN_SLICES * parts
@@ -517,15 +529,15 @@ def plan_matmul(m: int, n: int, k: int, a_k_major: bool, b_k_major: bool, sms: i
 
 def _addressable(matrix: Facts) -> bool:
     """May TMA read or write it? Rows start at multiples of 16 bytes."""
-    row_count, _ = matrix.shape
-    pitch_bytes = matrix.strides[0] * matrix.dtype.itemsize if row_count > 1 else 0
-    return (matrix.address | pitch_bytes) % 16 == 0
+    _, (pitch, _) = _rows(matrix)
+    return (matrix.address | pitch * matrix.dtype.itemsize) % 16 == 0
 
 
 def _rows(matrix: Facts) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Shape and strides; a single row's pitch is a legal one."""
+    """Shape and strides as a launch describes them: of a single row the pitch is its length, whatever
+    torch says."""
     row_count, row_elems = matrix.shape
-    pitch = matrix.strides[0] if row_count > 1 else -(-row_elems // 8) * 8
+    pitch = matrix.strides[0] if row_count > 1 else row_elems
     return (row_count, row_elems), (pitch, 1)
 
 

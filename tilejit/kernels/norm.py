@@ -403,18 +403,28 @@ def merge_slots(slots, plan: T.constexpr):
 
 @jit
 def finish_part(
-    x, scale, offset, weighted: T.constexpr, resident, feed, Y, row, t, stage, parity, plan: T.constexpr
+    x,
+    scale,
+    offset,
+    weighted: T.constexpr,
+    resident,
+    feed,
+    Y,
+    row,
+    t,
+    stage,
+    parity,
+    plan: T.constexpr,
 ):
     """Store (x * scale + offset) * weight + bias as this thread's part of row ``row``; ``weighted``: the
     first parameter is the weight. Returns the next position in the ring."""
-    target = row_clusters.row_of(Y, row, plan)
     p = T.alloc_local((plan.vector_elems, 1), "float32", layout="default")
     q = T.alloc_local((plan.vector_elems, 1), "float32", layout="default")
     count = plan.resident + plan.streamed
     words = T.alloc_local(
-        (max(1, count), plan.stage_chunks, plan.vector_elems), Y.dtype, layout="default"
+        (max(1, count), plan.stage_chunks, plan.vector_elems), feed.X.dtype, layout="default"
     )
-    result = T.alloc_local((plan.vector_elems,), Y.dtype, layout="default")
+    result = T.alloc_local((plan.vector_elems,), feed.X.dtype, layout="default")
     for part_step in T.unroll(plan.part_steps):
         for i in T.unroll(plan.streamed):
             step = plan.part_steps + part_step * plan.streamed + i
@@ -438,7 +448,7 @@ def finish_part(
                     part, p, q, weight_words, bias_words, None, scale, offset,
                     weight_words, bias_words,
                 )  # fmt: skip
-                row_clusters.put(part, c, result, target, t, feed.rank, plan)
+        row_clusters.put_step(x, part_step, result, Y, row, t, feed, plan)
     if plan.streamed > 0:
         row_clusters.refill_before(feed, stage, parity, row, plan.row_steps, plan)
     return stage, parity
@@ -468,16 +478,18 @@ def norm_clusters(
     resident, loaded = row_clusters.allocate_resident(plan.resident, plan)
     stages, full, empty, slots, here, free = row_clusters.allocate(plan, 2 if centered else 1)
     rank = T.cuda.cluster_cta_rank()
-    t = T.cuda.thread_idx("x")
-    height = T.cast(M, "int32")
     first_row, stride = T.cuda.cluster_id("x"), T.cuda.num_clusters("x")
-    feed = row_clusters.Feed(X, parameters[plan.resident :], stages, full, empty, rank, stride)
+    policy = row_clusters.first_to_leave()
+    streamed = parameters[plan.resident :]
+    feed = row_clusters.Feed(X, streamed, stages, full, empty, rank, stride, policy)
     row_clusters.begin(feed, first_row, plan)
     # After the first rows, which are wanted before them.
     for i in T.unroll(plan.resident):
         if row_clusters.refills(plan):
             row_clusters.fetch_resident(resident, loaded, i, parameters[i], rank, plan)
     T.cuda.cluster_wait()
+
+    t, height = T.cuda.thread_idx("x"), T.cast(M, "int32")
     x = T.alloc_local((plan.elems_per_thread, 1), "float32", layout="default")
     stage, parity, turn = 0, 0, 0
     for row in range(first_row, height, stride):
@@ -487,7 +499,7 @@ def norm_clusters(
         if row + stride < height:
             cluster_reduce.release(free, row_clusters.BARRIER_ID, plan.threads)
         turn = turn ^ 1
-        scale = T.rsqrt(square * (1.0 / N) + eps)
+        scale = T.rsqrt(square * (1.0 / plan.row_elems) + eps)
         offset = -(mean * scale) if centered else None
         if plan.resident > 0:
             T.cuda.mbarrier_wait(loaded.ptr_to([0]), 0)

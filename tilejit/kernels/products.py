@@ -1,6 +1,7 @@
-"""What the matrix products ask of their tensors on the host, whatever instructions they run on.
+"""What the matrix products ask on the host: of their tensors, whatever instructions they run on, and of the
+plans of those that ``lib.roles`` share out.
 
-Not here: plans and launches (``kernels.matmul``, ``kernels.matmul_mma``).
+Not here: the plans themselves and launches (``kernels.matmul``, ``kernels.matmul_fp8``, ``kernels.matmul_mma``).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from typing import Any
 
 from tilejit.kernels import operands
 from tilejit.kernels.operands import Facts
-from tilejit.lib import activations
+from tilejit.lib import activations, roles
 
 MAX_EXTENT = 1 << 30
 """Of N and K, which are counted in int32, with room for a tile beyond the last. M has no such limit."""
@@ -68,6 +69,39 @@ def check(a: Facts, b: Facts, bias: Facts | None, out: Facts | None) -> None:
         raise ValueError(f"the elements of out's rows lie {out.strides[1]} apart, expected 1")
     if shape[0] > 1 and out.strides[0] < shape[1]:
         raise ValueError(f"rows of out overlap: {shape[1]} elements, {out.strides[0]} apart")
+
+
+MAX_WGMMA_COLUMNS = 256
+
+
+def check_plan(plan: Any, counts: tuple[str, ...]) -> None:
+    """``ValueError`` for a ``TmaPlan`` or ``Fp8Plan`` that would wait for ever, compute nothing or not fit
+    the instructions. ``counts``: the fields of which there is at least one."""
+    for name in counts:
+        count = getattr(plan, name)
+        if type(count) is not int or count < 1:
+            raise ValueError(f"{name} is {count!r}, expected a positive integer")
+    if plan.consumers > len(roles.REGISTERS):
+        raise ValueError(f"{plan.consumers} consumers, expected at most {len(roles.REGISTERS)}")
+    if plan.own_rows % 64 or plan.tile_n % 64 or plan.tile_n > MAX_WGMMA_COLUMNS:
+        raise ValueError(
+            f"a warpgroup computes {plan.own_rows} x {plan.tile_n} elements, expected multiples of 64 "
+            f"and at most {MAX_WGMMA_COLUMNS} columns"
+        )
+    if plan.in_flight not in (0, 1):
+        raise ValueError(
+            f"{plan.in_flight} wgmma groups in flight, expected 0 or 1: a slice is released one slice later"
+        )
+    if plan.in_flight >= plan.stages:
+        raise ValueError(
+            "1 stage and 1 wgmma group in flight, expected 2 stages: the next slice must be there before "
+            "this one is released"
+        )
+    if plan.slabs % plan.slabs_at_once:
+        raise ValueError(
+            f"the buffer holds {plan.slabs} slabs, expected a multiple of slabs_at_once = "
+            f"{plan.slabs_at_once}"
+        )
 
 
 def activation_of(activation: Any) -> Any:

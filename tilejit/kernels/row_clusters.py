@@ -2,9 +2,11 @@
 
 A cluster takes row after row. Of every row CTA ``r`` owns a contiguous part of ``full_chunks`` *vectors* of
 16 bytes per thread, and an equal share of what is left (the *tail*). Its threads take a part from a ring of
-shared-memory stages into registers as float32, one stage per *step*. One of them refills each stage at once
+shared-memory stages into registers as float32, one stage per *step*. One thread refills each stage at once
 with the step that comes so many stages later, by a bulk copy: the next rows arrive while the cluster exchanges
 partial results (``lib.cluster_reduce``) and stores this one.
+
+Rows are hinted as the first to leave L2, as they are read and as they are written: each is wanted once.
 
 Weights and biases belong to columns, so that a CTA needs the same part of them for all its rows: it is kept
 in shared memory (*resident*), or comes from L2 through the ring once more for every row (*streamed*).
@@ -27,18 +29,23 @@ from tilejit.lib import cluster_reduce, ring
 VECTOR_BYTES = 16
 MAX_ELEMS_PER_THREAD = 64
 """Held as float32, one register each."""
-SHARED_BYTES_PER_SM = 227 * 1024
+SHARED_BYTES_PER_SM = 228 * 1024
+SHARED_BYTES_RESERVED = 1024
+"""Of each CTA, by the system."""
+MAX_STAGES = 32
+FETCH = "cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes"
+FETCH_ROW = f"{FETCH}.L2::cache_hint"
+STORE_ROW = "st.global.L1::no_allocate.L2::cache_hint.v4.b32"
+
 BARRIER_ID = 1
 """The named barrier of ``cluster_reduce.release``."""
-CONTROL_BYTES = 4096
-"""Shared memory of a CTA beside its ring: barriers, slots, alignment."""
 
 
 @dataclass(frozen=True)
 class ClusterPlan:
-    """See the module's text. ``stage_chunks``: vectors of each thread in a stage; ``clusters``: most that
-    run at one time; of weight and bias, in this order, the first ``resident`` stay in shared memory and
-    the ``streamed`` others do not."""
+    """See the module's text. ``threads``: of a CTA; ``stage_chunks``: vectors of each of them in a stage;
+    ``clusters``: most that run at one time; of weight and bias, in this order, the first ``resident`` stay in
+    shared memory and the ``streamed`` others do not."""
 
     elem_bytes: int
     row_elems: int
@@ -53,7 +60,6 @@ class ClusterPlan:
 
     word = "uint32"
     words = 4
-    suffix = "v4.b32"
     """As those of a ``rows.RowPlan``."""
 
     @property
@@ -126,27 +132,67 @@ class ClusterPlan:
     def slots(self) -> int:
         return self.ctas * self.warps
 
+    @property
+    def part_bytes(self) -> int:
+        """Of a resident parameter."""
+        return self.chunks * self.threads * VECTOR_BYTES
+
+    @property
+    def stage_bytes(self) -> int:
+        return self.stage_chunks * self.threads * VECTOR_BYTES
+
+    @property
+    def shared_bytes(self) -> int:
+        """At most: ring, resident parameters, slots of two words, barriers and alignment."""
+        control_bytes = self.slots * 8 + MAX_STAGES * 16 + 512
+        return self.stages * self.stage_bytes + self.resident * self.part_bytes + control_bytes
+
+    def filled(self) -> ClusterPlan:
+        """With as many stages as fit."""
+        bare = replace(self, stages=0)
+        free_bytes = SHARED_BYTES_PER_SM // self.min_blocks - SHARED_BYTES_RESERVED
+        stages = (free_bytes - bare.shared_bytes) // self.stage_bytes
+        return replace(self, stages=min(stages, MAX_STAGES))
+
     def grid(self, height):
         """CTAs for ``height`` rows: as few clusters as take the least rounds."""
         rounds = -(-height // self.clusters)
         return -(-height // rounds) * self.ctas
 
 
-# Rows of (most bytes in a row, CTAs per cluster, consumers, vectors per thread in a stage, CTAs per SM):
-# benchmarks/notes.md. Shorter rows than ``_LEAST_BYTES`` are those of ``kernels.rows``.
-_SHAPES: dict[rows.Kernel, tuple[tuple[int, int, int, int, int], ...]] = {
-    "softmax": ((128 << 10, 4, 256, 2, 2), (256 << 10, 8, 256, 2, 2), (1 << 20, 8, 512, 2, 1)),
-    "rms_norm": ((128 << 10, 4, 256, 2, 2), (256 << 10, 8, 256, 2, 2), (1 << 20, 8, 512, 2, 1)),
-    "layer_norm": (
-        (32 << 10, 2, 256, 2, 2), (64 << 10, 2, 512, 2, 1), (128 << 10, 4, 512, 2, 1),
-        (256 << 10, 8, 512, 2, 1), (1 << 20, 16, 512, 2, 1),
-    ),
+@dataclass(frozen=True)
+class Shape:
+    """What is chosen for rows of at most ``row_bytes``; the rest of a plan follows from it."""
+
+    row_bytes: int
+    ctas: int
+    threads: int
+    stage_chunks: int
+    min_blocks: int
+    resident: int
+
+
+_KIB = 1 << 10
+
+# By kernel and bytes of an element, measured at 65536 and 262144 columns: benchmarks/notes.md. Registers do not hold as many bytes of
+# 16-bit elements. Shorter rows than ``_LEAST_BYTES`` are those of ``kernels.rows``.
+_SHAPES: dict[tuple[rows.Kernel, int], tuple[Shape, ...]] = {
+    ("softmax", 2): (Shape(512 * _KIB, 8, 512, 4, 1, 0),),
+    ("softmax", 4): (Shape(1024 * _KIB, 8, 512, 2, 1, 0),),
+    ("rms_norm", 2): (Shape(256 * _KIB, 4, 512, 2, 1, 1), Shape(512 * _KIB, 8, 512, 2, 1, 1)),
+    ("rms_norm", 4): (Shape(256 * _KIB, 8, 256, 1, 3, 1), Shape(1024 * _KIB, 8, 512, 2, 1, 1)),
+    ("layer_norm", 2): (Shape(256 * _KIB, 4, 512, 2, 1, 2), Shape(512 * _KIB, 8, 512, 2, 1, 2)),
+    ("layer_norm", 4): (Shape(256 * _KIB, 8, 256, 1, 2, 2), Shape(1024 * _KIB, 8, 512, 1, 1, 1)),
 }  # fmt: skip
 _LEAST_BYTES: dict[rows.Kernel, int] = {
-    "softmax": 96 << 10, "rms_norm": 48 << 10, "layer_norm": 24 << 10,
+    "softmax": 256 * _KIB + 1, "rms_norm": 128 * _KIB + 1, "layer_norm": 128 * _KIB + 1,
 }  # fmt: skip
-MIN_RING_BYTES = 64 * 1024
-"""Of an SM: under way while it computes. What is left over keeps weights and biases."""
+
+# Clusters of so many CTAs, with so many CTAs per SM, that run at one time on the H200 that was measured:
+# some SMs are in groups that a cluster does not leave.
+_AT_ONCE = {
+    (2, 1): 66, (2, 2): 132, (4, 1): 30, (4, 2): 62, (8, 1): 15, (8, 2): 30, (8, 3): 45, (16, 1): 7,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -156,10 +202,9 @@ class Device:
     sms: int = 132
     has_clusters: bool = True
 
-    @property
-    def cluster_ctas(self) -> int:
-        """Largest cluster: 16 where there certainly are groups of so many SMs."""
-        return 16 if self.sms >= 132 else 8
+    def clusters_at_once(self, ctas: int, min_blocks: int) -> int:
+        known = _AT_ONCE.get((ctas, min_blocks)) if self.sms == 132 else None
+        return known or max(1, (self.sms // 16 - 1) * 16 * min_blocks // ctas)
 
 
 @cache
@@ -179,23 +224,17 @@ def plan_clusters(
     row_bytes = row_elems * elem_bytes
     if not device.has_clusters or row_bytes % VECTOR_BYTES or row_bytes < _LEAST_BYTES[kernel]:
         return None
-    shape = next((s[1:] for s in _SHAPES[kernel] if row_bytes <= s[0]), None)
-    if shape is None:
-        return None
-    ctas, threads, stage_chunks, min_blocks = shape
-    ctas = min(ctas, device.cluster_ctas)
-    stage_bytes = threads * stage_chunks * VECTOR_BYTES
-    free_bytes = SHARED_BYTES_PER_SM // min_blocks - CONTROL_BYTES
-    plan = ClusterPlan(
-        elem_bytes, row_elems, ctas, threads, stage_chunks, free_bytes // stage_bytes,
-        clusters_at_once(ctas, min_blocks, device.sms), min_blocks,
-    )  # fmt: skip
-    if plan.elems_per_thread > MAX_ELEMS_PER_THREAD:
-        return None
-    part_bytes = plan.chunks * threads * VECTOR_BYTES
-    resident = min(parameters, (free_bytes - MIN_RING_BYTES // min_blocks) // part_bytes)
-    stages = (free_bytes - resident * part_bytes) // stage_bytes
-    return replace(plan, resident=resident, stages=stages)
+    for shape in _SHAPES[kernel, elem_bytes]:
+        if row_bytes <= shape.row_bytes:
+            resident = min(parameters, shape.resident)
+            plan = ClusterPlan(
+                elem_bytes, row_elems, shape.ctas, shape.threads, shape.stage_chunks, 0,
+                device.clusters_at_once(shape.ctas, shape.min_blocks), shape.min_blocks, resident,
+                parameters - resident,
+            ).filled()  # fmt: skip
+            if plan.elems_per_thread <= MAX_ELEMS_PER_THREAD:
+                return plan
+    return None
 
 
 def plan_for(
@@ -206,13 +245,6 @@ def plan_for(
         return None
     device = device_of(source.device.index) if source.device.type == "cuda" else Device()
     return plan_clusters(kernel, source.shape[1], plan.elem_bytes, parameters, device)
-
-
-def clusters_at_once(ctas: int, min_blocks: int, sms: int) -> int:
-    """Clusters that certainly run at one time. Those of more than two CTAs may leave an SM or two idle in
-    each group of 16 to 18 SMs that a cluster does not leave."""
-    used = sms if ctas <= 2 else sms // 16 * 16
-    return max(1, used * min_blocks // ctas)
 
 
 # --- the kernel side
@@ -255,15 +287,25 @@ def full_parts(vectors, plan: T.constexpr):
 
 
 @jit
-def fetch(to, vectors, first, count: T.constexpr, rank, mbar, plan: T.constexpr):
-    """Bulk copy of ``count`` chunks of this CTA's part, from chunk ``first`` on; ``to`` is flat."""
+def first_to_leave():
+    """The L2 policy of rows."""
+    policy = T.alloc_local((1,), "uint64", layout="default")
+    T.ptx["createpolicy.fractional.L2::evict_first.b64"](policy[0])
+    return policy[0]
+
+
+@jit
+def fetch(to, vectors, first, count: T.constexpr, rank, mbar, policy, plan: T.constexpr):
+    """Bulk copy of ``count`` chunks of this CTA's part, from chunk ``first`` on; ``to`` is flat. ``policy``:
+    that of a row; None for a parameter."""
     size = count * plan.threads
     T.cuda.tile.apply(
-        T.ptx["cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes"],
+        T.ptx[FETCH if policy is None else FETCH_ROW],
         to,
         full_parts(vectors, plan).sub[rank, first : first + count, :, :].view(size * plan.words),
         chunk_bytes=size * VECTOR_BYTES,
         mbar=mbar,
+        cache_policy=policy,
     )
 
 
@@ -274,20 +316,23 @@ def tail_vectors(rank, plan: T.constexpr):
 
 
 @jit
-def fetch_tail(to, vectors, rank, mbar, plan: T.constexpr):
-    """Bulk copy of this CTA's share of the tail, if it has one."""
+def fetch_tail(to, vectors, rank, mbar, policy, plan: T.constexpr):
+    """Bulk copy of this CTA's share of the tail, if it has one; ``policy`` as in ``fetch``."""
     count = tail_vectors(rank, plan)
     if count > 0:
         begin = plan.ctas * plan.part_vectors + rank * plan.tail_share
-        T.ptx["cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes"](
-            to.ptr_to([0, 0]), vectors.ptr_to([begin, 0]), T.uint32(count * VECTOR_BYTES), mbar
-        )
+        source, nbytes = vectors.ptr_to([begin, 0]), T.uint32(count * VECTOR_BYTES)
+        if policy is None:
+            T.ptx[FETCH](to.ptr_to([0, 0]), source, nbytes, mbar)
+        else:
+            T.ptx[FETCH_ROW](to.ptr_to([0, 0]), source, nbytes, mbar, policy)
 
 
 @dataclass(frozen=True)
 class Feed:
     """What the ring of a CTA brings: rows of ``X`` from the cluster's first one on, ``stride`` apart, and
-    the vectors of the streamed ``parameters``. As ``allocate`` gives them: ``stages``, ``full``, ``empty``."""
+    the vectors of the streamed ``parameters``. As ``allocate`` gives them: ``stages``, ``full``, ``empty``.
+    ``policy``: of rows in L2, those read and those written."""
 
     X: Any
     parameters: tuple[Any, ...]
@@ -296,6 +341,7 @@ class Feed:
     empty: Any
     rank: Any
     stride: Any
+    policy: Any
 
 
 @jit
@@ -303,19 +349,19 @@ def request_step(feed, stage, row, step: T.constexpr, plan: T.constexpr):
     """Bulk copy of step ``step`` of row ``row`` into a stage that is empty."""
     T.assume(0 <= stage < plan.stages)
     if step < plan.part_steps:
-        source = row_of(feed.X, row, plan)
+        source, policy = row_of(feed.X, row, plan), feed.policy
     else:
-        source = feed.parameters[(step - plan.part_steps) % plan.streamed]
+        source, policy = feed.parameters[(step - plan.part_steps) % plan.streamed], None
     chunks = plan.chunks_of(plan.step_of_part(step))
     here = feed.full.ptr_to([stage])
     if chunks[0] < plan.full_chunks:
         size = len(chunks) * plan.threads
         ring.announce(feed.full, stage, size * VECTOR_BYTES)
         to = feed.stages.sub[stage, 0 : len(chunks), :, :].view(size * plan.words)
-        fetch(to, source, chunks[0], len(chunks), feed.rank, here, plan)
+        fetch(to, source, chunks[0], len(chunks), feed.rank, here, policy, plan)
     else:
         ring.announce(feed.full, stage, tail_vectors(feed.rank, plan) * VECTOR_BYTES)
-        fetch_tail(feed.stages.sub[stage, 0, :, :], source, feed.rank, here, plan)
+        fetch_tail(feed.stages.sub[stage, 0, :, :], source, feed.rank, here, policy, plan)
 
 
 @jit
@@ -358,11 +404,7 @@ def read_step(feed, words, t, stage, parity, step: T.constexpr, plan: T.constexp
             words.sub[0 : len(chunks), :].view(plan.word),
             feed.stages.sub[stage, 0 : len(chunks), t, :],
         )
-    # Bulk copies will overwrite it.
-    T.ptx["fence.proxy.async.shared::cta"]()
-    T.cuda.warp_sync()
-    if T.cuda.lane_id() == 0:
-        ring.release(feed.empty, stage)
+    ring.release_read(feed.empty, stage)
     return ring.following(stage, parity, plan.stages)
 
 
@@ -386,8 +428,8 @@ def take(x, feed, t, stage, parity, row, neutral, plan: T.constexpr):
         stage, parity = read_step(feed, words, t, stage, parity, step, plan)
         chunks = plan.chunks_of(step)
         size = len(chunks) * plan.vector_elems
-        begins = chunks[0] * plan.vector_elems
-        values = x.sub[begins : begins + size]
+        start = chunks[0] * plan.vector_elems
+        values = x.sub[start : start + size]
         if chunks[0] < plan.full_chunks or owns_tail(t, feed.rank, plan):
             rows.widen(words.sub[0 : len(chunks), :].view(size), values)
         else:
@@ -419,20 +461,28 @@ def mine(vectors, c: T.constexpr, t, rank, plan: T.constexpr):
 
 
 @jit
-def put(x, c: T.constexpr, words, target, t, rank, plan: T.constexpr):
-    """Store float32 ``x`` as the thread's chunk ``c``; ``words`` is scratch."""
-    rows.narrow(x, words)
-    place = mine(target, c, t, rank, plan)
-    T.cuda.tile.apply(T.ptx[rows.STORE + plan.suffix], place, words.view(plan.word))
+def put_step(x, step: T.constexpr, words, Y, row, t, feed, plan: T.constexpr):
+    """Store step ``step`` of float32 ``x`` (elements per thread, 1), this thread's part of row ``row``;
+    ``words`` is scratch."""
+    target = row_of(Y, row, plan)
+    chunks = plan.chunks_of(step)
+    for j in T.unroll(len(chunks)):
+        c = chunks[j]
+        if c < plan.full_chunks or owns_tail(t, feed.rank, plan):
+            rows.narrow(chunk_of(x, c, plan), words)
+            T.cuda.tile.apply(
+                T.ptx[STORE_ROW],
+                mine(target, c, t, feed.rank, plan),
+                words.view(plan.word),
+                cache_policy=feed.policy,
+            )
 
 
 @jit
-def put_part(x, words, Y, row, t, rank, plan: T.constexpr):
+def put_part(x, words, Y, row, t, feed, plan: T.constexpr):
     """Store float32 ``x`` (elements per thread, 1) as this thread's part of row ``row``."""
-    target = row_of(Y, row, plan)
-    for c in T.unroll(plan.chunks):
-        if c < plan.full_chunks or owns_tail(t, rank, plan):
-            put(chunk_of(x, c, plan), c, words, target, t, rank, plan)
+    for step in T.unroll(plan.part_steps):
+        put_step(x, step, words, Y, row, t, feed, plan)
 
 
 @jit
@@ -465,10 +515,10 @@ def fetch_resident(parts, loaded, index: T.constexpr, parameter, rank, plan: T.c
     size_bytes = (plan.part_vectors + tail_vectors(rank, plan)) * VECTOR_BYTES
     ring.announce(loaded, 0, size_bytes)
     to = parts.sub[index, 0 : plan.full_chunks, :, :].view(plan.part_vectors * plan.words)
-    fetch(to, parameter, 0, plan.full_chunks, rank, loaded.ptr_to([0]), plan)
+    fetch(to, parameter, 0, plan.full_chunks, rank, loaded.ptr_to([0]), None, plan)
     if plan.tail_vectors > 0:
         last = parts.sub[index, plan.full_chunks, :, :]
-        fetch_tail(last, parameter, rank, loaded.ptr_to([0]), plan)
+        fetch_tail(last, parameter, rank, loaded.ptr_to([0]), None, plan)
 
 
 @jit

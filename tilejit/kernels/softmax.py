@@ -173,12 +173,13 @@ def softmax_clusters(
     )
     stages, full, empty, slots, here, free = row_clusters.allocate(plan, 2)
     rank = T.cuda.cluster_cta_rank()
-    t = T.cuda.thread_idx("x")
-    height = T.cast(M, "int32")
     first_row, stride = T.cuda.cluster_id("x"), T.cuda.num_clusters("x")
-    feed = row_clusters.Feed(X, (), stages, full, empty, rank, stride)
+    policy = row_clusters.first_to_leave()
+    feed = row_clusters.Feed(X, (), stages, full, empty, rank, stride, policy)
     row_clusters.begin(feed, first_row, plan)
     T.cuda.cluster_wait()
+
+    t, height = T.cuda.thread_idx("x"), T.cast(M, "int32")
     x = T.alloc_local((plan.elems_per_thread, 1), "float32", layout="default")
     parts = T.alloc_local((plan.partial_sums, 1), "float32", layout="default")
     words = T.alloc_local((plan.vector_elems,), X.dtype, layout="default")
@@ -196,7 +197,7 @@ def softmax_clusters(
             cluster_reduce.release(free, row_clusters.BARRIER_ID, plan.threads)
         turn = turn ^ 1
         T.cuda.tile.apply(T.ptx["mul.rn.f32"], x, x, rescale(1.0 / total, own_top, top))
-        row_clusters.put_part(x, words, Y, row, t, rank, plan)
+        row_clusters.put_part(x, words, Y, row, t, feed, plan)
 
 
 @jit

@@ -15,11 +15,14 @@ from tilejit import T, jit
 
 # --- orders
 
+ORDERS = ("grouped", "snake", "hilbert")
+
 
 @jit
 def place(number, tiles_m, tiles_n, order: T.constexpr, group_m: T.constexpr):
-    """The (row, column) of a tile. ``order``: "grouped"; "snake": the same with every other group from
-    right to left; "hilbert", for a ``group_m`` that is a power of two."""
+    """The (row, column) of a tile. ``order``, one of ``ORDERS``: "grouped"; "snake": the same with every
+    other group from right to left; "hilbert", for a ``group_m`` that is a power of two."""
+    T.static_assert(order in ORDERS, "order is grouped, snake or hilbert")
     if order == "hilbert":
         return hilbert(number, tiles_m, tiles_n, group_m)
     return grouped(number, tiles_m, tiles_n, group_m, order == "snake")

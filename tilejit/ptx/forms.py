@@ -31,8 +31,9 @@ class OperandSpec:
     ``.bN`` accepts any dtype of that width; concrete types exactly one dtype; f16x2 and bf16x2 are
     uint32, f32x2 uint64, f16 and bf16 uint16 containers (the matching float dtype is accepted for
     f16/bf16); sub-word b8/u8/s8 use 8-bit storage in a 16-bit register. ``sinkable``: ``_`` may
-    stand for a register. ``joined``: written ``before|this`` with the operand before it.
-    ``values``: what an immediate may be; None: any integer.
+    stand for a register; ``sink_only``: it must. ``joined``: written ``before|this`` with the operand
+    before it. ``values``: what an immediate, or a literal in place of a register, may be; None: any
+    integer.
     """
 
     name: str
@@ -44,6 +45,7 @@ class OperandSpec:
     space: str = ""
     optional: bool = False
     sinkable: bool = False
+    sink_only: bool = False
     joined: bool = False
     values: range | tuple[int, ...] | None = None
 

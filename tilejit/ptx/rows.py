@@ -11,9 +11,10 @@ group may be named, ``(vec=.v2|.v4)``, and a choice may have several modifiers, 
 Operands, separated by spaces, in PTX order:
     ``a:f32``         a register that is read;  ``=d:f32`` written;  ``+d:f32`` both
     ``a:b32*4``       four registers in braces; ``*$vec`` as many as the group ``vec`` says (none: one)
+    ``a:b32:1..8``    a register; a literal in its place is from … to; ``:0..64/16`` in steps of 16
     ``a:b32*{1}``     one register, in braces all the same; ``*{$num}`` as many as ``num`` says
     ``a:$type``       the type chosen in the group ``type``;  ``%type`` the bit container as wide
-    ``=d:b32~``       the sink ``_`` may stand here; with ``*$vec`` in a vector only
+    ``=d:b32~``       the sink ``_`` may stand here; with ``*$vec`` in a vector only;  ``~~`` it must
     ``=|p:pred``      joined to the operand before it by a bar, ``d|p``
     ``[a:b32*4@global]``  an address; type and lanes are what is accessed
     ``[map,{2}]``     a tensor map and two coordinates; ``{$rank}`` as many as the group ``rank`` says
@@ -41,13 +42,12 @@ _GROUP = re.compile(
     r"|\((?:(?P<rname>\w+)=)?(?P<required>[^)]+)\)"
     r"|(?P<literal>(?:\.[\w:]+)+)"
 )
+_RANGE = r"(?P<least>\d+)\.\.(?P<most>\d+)(?:/(?P<step>\d+))?"
 _OPERAND = re.compile(
     r"(?P<direction>[=+]?)(?P<bar>\|?)(?P<name>\w+):(?P<type>[$%]?\w+)"
-    r"(?:\*(?P<lanes>\$?\w+|\{\$?\w+\}))?(?:@(?P<space>[$\w:]+))?(?P<sink>~?)"
+    rf"(?:\*(?P<lanes>\$?\w+|\{{\$?\w+\}}))?(?::{_RANGE})?(?:@(?P<space>[$\w:]+))?(?P<sink>~{{0,2}})"
 )
-_IMMEDIATE = re.compile(
-    r"#(?P<name>\w+)(?::(?:(?P<least>\d+)\.\.(?P<most>\d+)(?:/(?P<step>\d+))?|(?P<each>[-\d|]+)))?"
-)
+_IMMEDIATE = re.compile(rf"#(?P<name>\w+)(?::(?:{_RANGE}|(?P<each>[-\d|]+)))?")
 _MAP = re.compile(r"(?P<direction>=?)\[(?P<name>\w+),\{(?P<lanes>\$?\w+)\}\]")
 _DIRECTIONS: dict[str, Direction] = {"": "r", "=": "w", "+": "rw"}
 
@@ -163,7 +163,9 @@ def _parse_operand(text: str) -> tuple[OperandKind, re.Match[str], str]:
 def _operand(text: str, named: dict[str, str]) -> OperandSpec:
     kind, found, name = _parse_operand(text)
     if kind == "imm":
-        return OperandSpec(name, "r", kind, values=_values(found))
+        each = found["each"]
+        values = _range(found) if each is None else tuple(map(int, each.split("|")))
+        return OperandSpec(name, "r", kind, values=values)
     if kind == "map":
         coordinates = _lanes(_resolved(found["lanes"], named))
         direction = _DIRECTIONS[found["direction"]]
@@ -180,14 +182,14 @@ def _operand(text: str, named: dict[str, str]) -> OperandSpec:
         braces=kind == "reg" and (count > 1 or forced),
         space=_resolved(found["space"] or "", named),
         sinkable=bool(found["sink"]) and (count > 1 or not lanes.startswith("$")),
+        sink_only=found["sink"] == "~~",
         joined=bool(found["bar"]),
+        values=_range(found),
     )
 
 
-def _values(found: re.Match[str]) -> range | tuple[int, ...] | None:
-    """What the row lets an immediate be."""
-    if found["each"] is not None:
-        return tuple(map(int, found["each"].split("|")))
+def _range(found: re.Match[str]) -> range | None:
+    """What the row lets a literal be."""
     if found["least"] is None:
         return None
     return range(int(found["least"]), int(found["most"]) + 1, int(found["step"] or 1))

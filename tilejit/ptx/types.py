@@ -79,7 +79,7 @@ def accepts(spec: OperandSpec, dtype: DType) -> bool:
 def describe(spec: OperandSpec) -> str:
     """What ``spec`` takes, for messages: ``four float32 or uint32 registers (.f32)``."""
     if spec.kind == "imm":
-        return f"an integer literal{_values(spec.values)}"
+        return "an integer literal" + (f", {values_text(spec.values)}" if spec.values else "")
     if spec.kind == "pred":
         return "a bool (predicate register)"
     if spec.kind == "map":
@@ -90,13 +90,14 @@ def describe(spec: OperandSpec) -> str:
     return f"{_count(spec.lanes)} {_element(spec)} register{'s' * (spec.lanes > 1)} (.{spec.type})"
 
 
-def _values(values: range | tuple[int, ...] | None) -> str:
-    if values is None:
-        return ""
+def values_text(values: range | tuple[int, ...]) -> str:
+    """What a literal may be: ``24 to 256 in steps of 8``."""
     if isinstance(values, tuple):
-        return ", " + " or ".join(map(str, values))
+        return " or ".join(map(str, values))
+    if len(values) <= 2:
+        return " or ".join(map(str, values))
     steps = "" if values.step == 1 else f" in steps of {values.step}"
-    return f", {values[0]} to {values[-1]}{steps}"
+    return f"{values[0]} to {values[-1]}{steps}"
 
 
 def _elements(spec: OperandSpec) -> str:

@@ -121,7 +121,9 @@ class _Writer:
         self.lines: list[str] = []
         self.key: list[str] = ["__generation"]
         self.values: list[str] = []
-        self._sizes: dict[str, str] = {}
+        self._nullable = nullable
+        self._sizes: dict[str, list[tuple[str, str]]] = {}
+        """By name of a dynamic dimension: (the tensor, the source of its size) of every place before."""
         self._varying = {
             p.annotation.shape[d].name
             for p in params
@@ -134,7 +136,7 @@ class _Writer:
             elif param.kind == "scalar":
                 self._scalar(param)
             elif param.kind == "tensor":
-                self._tensor(i, param, param.name in nullable)
+                self._tensor(i, param)
             else:
                 self._open(i, param.name)
 
@@ -149,17 +151,17 @@ class _Writer:
             self.key += _width(param.name)
         self.values.append(param.name)
 
-    def _tensor(self, i: int, param: Param, nullable: bool) -> None:
+    def _tensor(self, i: int, param: Param) -> None:
         if dynamic_dims(param.annotation):
             lines, key, values = self._shaped(i, param)
         else:
             lines = [f"__v{i} = {param.name}.data_ptr()"]
             for d, dim in enumerate(getattr(param.annotation, "shape", None) or ()):
-                lines += self._same_size(dim, f"{param.name}.shape[{d}]")
+                lines += self._same_size(param.name, dim, f"{param.name}.shape[{d}]")
             key = _static_key(param.name, i, _mask(param))
             values = [f"__v{i}"]
         self.values += values
-        if not nullable:
+        if param.name not in self._nullable:
             self.lines += lines
             self.key += key
             return
@@ -170,7 +172,10 @@ class _Writer:
 
     def _shaped(self, i: int, param: Param) -> tuple[list[str], list[str], list[str]]:
         """A tensor with dynamic dimensions: their sizes stay out of the key, but here, at each launch,
-        equal names are tested for equal sizes, and none is 0: such a launch has no plan."""
+        equal names are tested for equal sizes, and none is 0: such a launch has no plan.
+
+        The stride of a dimension of one element says nothing, and the plan may have been made for
+        another: that it is one element is in the key, or a longer one would meet that plan."""
         name, dynamic = param.name, dynamic_dims(param.annotation)
         lines = [
             f"__v{i} = {name}.data_ptr()",
@@ -180,21 +185,38 @@ class _Writer:
         key = [f"{name}.dtype", f"len(__s{i})", f"__v{i} & {_mask(param)}", f"{name}.get_device()"]
         for d, dim in enumerate(param.annotation.shape):
             size = f"__s{i}[{d}]"
-            lines += self._same_size(dim, size)
+            lines += self._same_size(name, dim, size)
             if d not in dynamic:
                 key.append(size)
-            follows = any(e > d for e in dynamic)
-            key.append(f"__t{i}[{d}] == 0" if follows else f"__t{i}[{d}]")
+            stride, single = f"__t{i}[{d}]", f"__s{i}[{d}] == 1"
+            if any(e > d for e in dynamic):
+                key.append(f"{stride} == 0 and 1 + ({single})")
+                continue
+            key.append(stride)
+            if d in dynamic:
+                key.append(single)
         return lines, key, [f"__v{i}", f"__s{i}", f"__t{i}"]
 
-    def _same_size(self, dim: Any, size: str) -> list[str]:
-        """The test that a dimension named like a dynamic one has its size."""
+    def _same_size(self, tensor: str, dim: Any, size: str) -> list[str]:
+        """The tests that a dimension named like a dynamic one has its size, in every tensor that is there.
+
+        One that cannot be None stands for all before it: it was compared with them."""
         name = dim if isinstance(dim, str) else getattr(dim, "name", None)
         if name is None or name not in self._varying:
             return []
-        first = self._sizes.setdefault(name, size)
-        wrong = f"not {size}" if first == size else f"{first} != {size}"
-        return [f"if {wrong}: raise __Miss"]
+        wrong: list[str] = []
+        places = self._sizes.setdefault(name, [])
+        for other, first in reversed(places):
+            absent = other in self._nullable and other != tensor
+            wrong.append(
+                f"{other} is not None and {first} != {size}" if absent else f"{first} != {size}"
+            )
+            if not absent:
+                break
+        else:
+            wrong.append(f"not {size}")
+        places.append((tensor, size))
+        return [f"if {test}: raise __Miss" for test in wrong]
 
     def _open(self, i: int, name: str) -> None:
         """No annotation: a tensor, None, or a number."""

@@ -214,17 +214,19 @@ def _not_a_tensor(param: Param, value: Any, report: Report) -> None:
 # --- tensors
 
 
-def _tensor(param: Param, tensor: Any, report: Report) -> Arg | None:
-    if tensor.layout is not _strided_layout():
+def usable_dtype(name: str, tensor: Any, report: Report) -> DType | None:
+    """The element type of a tensor whose memory a kernel can use; None, reported, for any other."""
+    if tensor.layout is not _strided_layout() or tensor.is_nested:
+        layout = "nested" if tensor.is_nested else tensor.layout
         report.error(
             "launch/tensor",
-            f"{param.name!r} has the layout {tensor.layout}, expected a strided (dense) tensor",
+            f"{name!r} has the layout {layout}, expected a strided (dense) tensor",
         )
         return None
     if tensor.device.type not in ("cpu", "cuda"):
         report.error(
             "launch/tensor",
-            f"{param.name!r} is on the device {tensor.device}, expected the CPU or a CUDA device",
+            f"{name!r} is on the device {tensor.device}, expected the CPU or a CUDA device",
             help="torch.empty on the CPU takes no memory until it is written; that is enough for check "
             "and compile"
             if tensor.device.type == "meta"
@@ -234,7 +236,7 @@ def _tensor(param: Param, tensor: Any, report: Report) -> Arg | None:
     if not torch_glue.has_memory(tensor):
         report.error(
             "launch/tensor",
-            f"{param.name!r} has no memory to read: it is a fake or transformed tensor "
+            f"{name!r} has no memory to read: it is a fake or transformed tensor "
             f"({type(tensor).__name__})",
             help="kernels do not run under torch.func, torch.export or a FakeTensorMode; register "
             "a torch.library.custom_op around the launch",
@@ -244,9 +246,16 @@ def _tensor(param: Param, tensor: Any, report: Report) -> Arg | None:
     if dtype is None or tensor.is_conj() or tensor.is_neg():
         report.error(
             "launch/dtype",
-            f"{param.name!r}: kernels have no element type {tensor.dtype}"
+            f"{name!r}: kernels have no element type {tensor.dtype}"
             + ("" if dtype is None else " with a lazy conjugation or negation (resolve it first)"),
         )
+        return None
+    return dtype
+
+
+def _tensor(param: Param, tensor: Any, report: Report) -> Arg | None:
+    dtype = usable_dtype(param.name, tensor, report)
+    if dtype is None:
         return None
     declared: DType | None = getattr(param.annotation, "dtype", None)
     if declared is not None and declared != dtype:

@@ -9,11 +9,13 @@ Not here: the hardware's rules (``ir.tensor_map``), where maps lie in an argumen
 
 from __future__ import annotations
 
+import operator
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tilejit.errors import LaunchError, fault
+from tilejit.dtypes import DType
+from tilejit.errors import LaunchError, Report, fault
 from tilejit.ir import tensor_map
 from tilejit.ir.linear import linear
 from tilejit.ir.nodes import Expr, Var
@@ -22,6 +24,7 @@ from tilejit.ir.walk import descend
 from tilejit.runtime import driver as drivers
 from tilejit.runtime import hostexpr, torch_glue
 from tilejit.runtime.driver import CONTEXT_MISSING, DriverApi
+from tilejit.runtime.specialise import usable_dtype
 
 _MAX_REMEMBERED = 256
 
@@ -131,7 +134,7 @@ def encode_tensor_map(
     tensor: Any,
     *,
     box: Sequence[int],
-    format: str | None = None,
+    format: str | DType | None = None,
     element_strides: Sequence[int] | None = None,
     swizzle: int = 0,
     interleave: int = 0,
@@ -148,9 +151,21 @@ def encode_tensor_map(
     """
     import torch
 
-    map_ = _described(
-        tensor, tuple(box), format, element_strides, swizzle, interleave, l2_promotion, oob_fill
+    report = Report()
+    fields = {
+        "swizzle": swizzle, "interleave": interleave, "l2_promotion": l2_promotion, "oob_fill": oob_fill,
+    }  # fmt: skip
+    for name, mode in fields.items():
+        if not _is_whole(mode):
+            _refuse_field(name, mode, "an integer", report)
+    boxes = _integers("box", box, report)
+    steps = (
+        None if element_strides is None else _integers("element_strides", element_strides, report)
     )
+    chosen = _format(tensor, format, report)
+    report.raise_if_failed(LaunchError)
+    modes = {name: operator.index(mode) for name, mode in fields.items()}
+    map_ = _described(tensor, chosen, boxes, steps, **modes)
     tensor_map.refuse(map_, "the tensor map", None)
     if tensor.is_cuda:
         image = encoded(map_, drivers.current(), tensor.get_device())
@@ -163,35 +178,91 @@ def encode_tensor_map(
     return result
 
 
+def _is_whole(value: Any) -> bool:
+    """Whether ``value`` is an integer, numpy's among them."""
+    return hasattr(type(value), "__index__") and not isinstance(value, bool)
+
+
+def _refuse_field(name: str, value: Any, expected: str, report: Report) -> None:
+    report.error(
+        f"tma/{name.replace('_', '-')}",
+        f"{name} is {torch_glue.describe(value)}, expected {expected}",
+    )
+
+
+def _integers(name: str, value: Any, report: Report) -> tuple[int, ...]:
+    if isinstance(value, Sequence) and all(map(_is_whole, value)):
+        return tuple(map(operator.index, value))
+    _refuse_field(name, value, "a tuple of integers, one per dimension, outermost first", report)
+    return ()
+
+
+def _format(tensor: Any, wanted: Any, report: Report) -> str:
+    """The map's format for elements like the tensor's."""
+    if not torch_glue.is_tensor(tensor):
+        report.error("launch/tensor", f"a tensor is expected, got {torch_glue.describe(tensor)}")
+        return ""
+    dtype = usable_dtype("tensor", tensor, report)
+    if dtype is None:
+        return ""
+    name = wanted.name if isinstance(wanted, DType) else wanted
+    chosen = tensor_map.format_of(dtype, name)
+    if chosen is None:
+        usual = tensor_map.default_format(dtype)
+        report.error(
+            "tma/format",
+            f"format {dtype.name if wanted is None else wanted!r} is none for {dtype} elements, expected "
+            f"{usual or 'another dtype'}",
+            help=None if usual is None else f'leave it out, or give its name: format="{usual}"',
+        )
+    return chosen or ""
+
+
 def _described(
     tensor: Any,
+    format_: str,
     box: tuple[int, ...],
-    format_: str | None,
-    element_strides: Sequence[int] | None,
-    swizzle: int,
+    element_strides: tuple[int, ...] | None,
+    *,
     interleave: int,
-    l2_promotion: int,
-    oob_fill: int,
+    **modes: int,
 ) -> TensorMap:
-    dtype = torch_glue.dtype_of(tensor)
-    chosen = None if dtype is None else tensor_map.format_of(dtype, format_)
-    if dtype is None or chosen is None:
-        raise fault(
-            LaunchError,
-            "tma/format",
-            f"format {format_ or str(dtype)!r} is none for {dtype} elements",
-        )
-    sizes, strides = tuple(tensor.shape), tuple(tensor.stride())
-    kept = len(sizes) - (1 if interleave else 0)
-    if kept >= 1 and strides[-1] != 1 and sizes[-1] != 1:
-        raise fault(
-            LaunchError, "tma/stride", f"the innermost stride is {strides[-1]} elements, expected 1"
-        )
-    packed = 2 if chosen == tensor_map.PADDED and dtype.bits == 8 else 1
-    dims = (*sizes[: kept - 1], sizes[kept - 1] * packed) if kept else ()
-    steps = tuple(element_strides) if element_strides is not None else (1,) * kept
+    sizes, strides = tuple(map(int, tensor.shape)), tuple(map(int, tensor.stride()))
+    slices = interleave in (1, 2)
+    _check_innermost(tensor, sizes, strides, interleave if slices else 0)
+    kept = max(len(sizes) - slices, 0)
+    dims = list(sizes[:kept])
+    if kept and format_ == tensor_map.PADDED:
+        dims[-1] *= 2  # a byte holds two elements
+    steps = (1,) * kept if element_strides is None else element_strides
+    strides_bytes = [s * tensor.element_size() for s in strides[: max(kept - 1, 0)]]
     return TensorMap(
-        tensor.data_ptr(), chosen, dims[::-1],
-        tuple(s * tensor.element_size() for s in strides[: max(kept - 1, 0)])[::-1], box[::-1],
-        steps[::-1], interleave, swizzle, l2_promotion, oob_fill,
+        tensor.data_ptr(), format_, tuple(dims[::-1]), tuple(strides_bytes[::-1]), box[::-1], steps[::-1],
+        interleave=interleave, **modes,
     ).settled()  # fmt: skip
+
+
+def _check_innermost(
+    tensor: Any, sizes: tuple[int, ...], strides: tuple[int, ...], interleave: int
+) -> None:
+    """Innermost elements lie side by side; with interleaving they are one slice, and so do slices."""
+    if sizes and strides[-1] != 1 and sizes[-1] != 1:
+        raise fault(
+            LaunchError, "tma/stride",
+            f"the innermost stride is {strides[-1]} elements, expected 1",
+            help="make the dimension whose elements lie side by side the last, or pass a .contiguous() copy",
+        )  # fmt: skip
+    if not interleave or not sizes:
+        return
+    nbytes, slice_bytes = sizes[-1] * tensor.element_size(), tensor_map.INTERLEAVE_BYTES[interleave]
+    if nbytes != slice_bytes:
+        raise fault(
+            LaunchError, "tma/interleave",
+            f"the last dimension holds {nbytes} bytes, expected one slice of {slice_bytes} bytes",
+            help="an interleaved tensor is (N, slices of channels, *spatial, channels of a slice)",
+        )  # fmt: skip
+    if len(sizes) > 1 and sizes[-2] != 1 and strides[-2] != sizes[-1]:
+        raise fault(
+            LaunchError, "tma/stride",
+            f"the innermost spatial stride is {strides[-2]} elements, expected {sizes[-1]}: one slice",
+        )  # fmt: skip

@@ -38,22 +38,24 @@ NOT_A_SCOPE: Bools = np.zeros((1, 1), np.bool_)
 @dataclass(slots=True, eq=False)
 class IfFrame:
     """``outer``: the lanes to continue with after the If; ``orelse``: those that go to its else;
-    ``has_else``: is there anything in it?"""
+    ``others_arrive``: may the lanes that are not in the branch now arrive somewhere (``ahead``)?"""
 
     outer: Mask
     orelse: Mask
-    has_else: bool = True
+    others_arrive: bool
 
 
 @dataclass(slots=True, eq=False)
 class LoopFrame:
     """``outer``: the lanes to continue with after the loop; ``live``: those still in it.
+    ``others_arrive``: may those that are not in it now arrive somewhere (``ahead``)?
 
     ``counter`` and ``stop`` (For only) are int64 arrays.
     """
 
     outer: Mask
     live: Mask
+    others_arrive: bool
     counter: Array | None = None
     stop: Array | None = None
 
@@ -252,10 +254,11 @@ def _without(mask: Mask, leaving: Bools) -> Mask:
 
 def _map_frame(frame: Frame, mask: Any, array: Any) -> Frame:
     if isinstance(frame, IfFrame):
-        return IfFrame(mask(frame.outer), mask(frame.orelse), frame.has_else)
+        return IfFrame(mask(frame.outer), mask(frame.orelse), frame.others_arrive)
     return LoopFrame(
         mask(frame.outer),
         mask(frame.live),
+        frame.others_arrive,
         None if frame.counter is None else array(frame.counter),
         None if frame.stop is None else array(frame.stop),
     )
@@ -305,10 +308,11 @@ def _stack_frames(column: Sequence[Frame], warps: Sequence[int]) -> Frame:
     if len(loops) < len(column):
         branches = [frame for frame in column if isinstance(frame, IfFrame)]
         orelse = _stack_masks([frame.orelse for frame in branches], warps)
-        return IfFrame(outer, orelse, branches[0].has_else)
+        return IfFrame(outer, orelse, branches[0].others_arrive)
     return LoopFrame(
         outer,
         _stack_masks([frame.live for frame in loops], warps),
+        loops[0].others_arrive,
         _stack_values([frame.counter for frame in loops], warps),
         _stack_values([frame.stop for frame in loops], warps),
     )

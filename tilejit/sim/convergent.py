@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tilejit.sim.cohort import Array, Cohort
 
 SHUFFLES = ("cuda.shfl_idx", "cuda.shfl_xor", "cuda.shfl_up", "cuda.shfl_down")
+VOTES = ("cuda.all_sync", "cuda.any_sync", "cuda.ballot_sync")
 
 
 def lane_list(lanes: Array) -> str:

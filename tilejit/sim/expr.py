@@ -206,7 +206,7 @@ class Expressions:
         space, name, nbytes = view.space, view.buffer.name, dtype.bytes
         site = self.accesses.site("reads", f"load of {name}", e.span)
         word = WORDS[nbytes]
-        check = self._axes(view, e.indices, e.span)
+        check = self._axes(view, e.indices, e.span, *self._addresses(view))
 
         def read(c: Cohort) -> Array:
             places = address(c)
@@ -226,7 +226,7 @@ class Expressions:
         space, name = view.space, view.buffer.name
         self.accesses.will_store(name, space)
         site = self.accesses.site("writes", f"store to {name}", span)
-        check = self._axes(view, indices, span)
+        check = self._axes(view, indices, span, *self._addresses(view))
 
         def write(c: Cohort, bits: Array) -> None:
             places = address(c)
@@ -235,35 +235,47 @@ class Expressions:
 
         return write
 
+    def _addresses(self, view: nodes.View) -> tuple[int, int]:
+        """First and last address that an element of the view may have."""
+        first, size = self.accesses.extent(view.buffer.name)
+        return first, first + size - view.dtype.bytes
+
     def _axes(
-        self, view: nodes.View, indices: tuple[nodes.Expr, ...], span: Span | None
+        self,
+        view: nodes.View,
+        indices: tuple[nodes.Expr, ...],
+        span: Span | None,
+        first: int,
+        last: int,
     ) -> Callable[[Cohort, Array], None]:
-        """Reports an index outside its axis although the address is inside the buffer: it lands on
-        another element. (Addresses outside are the memory's to report.)"""
+        """Reports an index outside its axis, the access's own or one that the view has picked, although
+        the place is inside the buffer, ``first`` to ``last``: another element lies there. (Places
+        outside are the memory's to report.)"""
         name = view.buffer.name
         shared = view.space == "shared"
-        first, size = self.accesses.extent(name)
-        last = first + size - view.dtype.bytes
         axes = [
-            (axis, self.compile(build.index(index)), self.compile(build.index(extent)))
-            for axis, (index, extent) in enumerate(zip(indices, view.shape))
-            if not (isinstance(index, nodes.Const) and isinstance(extent, int))
+            (pick, self.compile(build.index(pick.index)), self.compile(build.index(pick.extent)))
+            for pick in (*view.picks, *_own_picks(view, indices))
         ]
 
         def check(c: Cohort, places: Array) -> None:
-            for axis, index, extent in axes:
+            for pick, index, extent in axes:
                 at, end = index(c), extent(c)
-                outside = (at < 0) | (at >= end)
+                outside = (at < 0) | (at > end - pick.count)
                 if not outside.any():
                     continue
                 offsets = places & OFFSET_MASK if shared else places
                 lanes = c.mask_array() & outside & (offsets >= first) & (offsets <= last)
                 if lanes.any():
+                    found = int(np.broadcast_to(at, lanes.shape)[lanes][0])
+                    which = f"index {found}"
+                    if pick.count > 1:
+                        which = f"part {found} : {found + pick.count}"
                     c.batch.lane_fault(
                         c,
                         "sim/out-of-bounds",
-                        f"index {int(np.broadcast_to(at, lanes.shape)[lanes][0])} of axis {axis} of "
-                        f"`{name}`, whose extent is {int(end.flat[0])}: another element lies there",
+                        f"{which} of axis {pick.axis} of `{name}`, whose extent is "
+                        f"{int(end.flat[0])}: another element lies there",
                         span,
                         lanes,
                     )
@@ -279,7 +291,9 @@ class Expressions:
         per_element = view.dtype.bytes // self.storage.unit_bytes[view.buffer.name]
         offset = build.index_mul(views.element_offset(view, indices), per_element)
         known = build.as_int(offset)
-        return known if known is not None else self.compile(offset)
+        if known is not None and not view.picks:
+            return known
+        return self.compile(build.index(offset))
 
     def register(
         self, view: nodes.View, indices: tuple[nodes.Expr, ...], span: Span | None
@@ -289,7 +303,7 @@ class Expressions:
         unit = self.unit(view, indices)
         if isinstance(unit, int):
             return self.register_reader(name, unit, nbytes, span)
-        bounded = self._bounded(view, unit, span)
+        bounded = self._bounded(view, indices, unit, span)
         tracked = name in self.storage.of_warpgroups
 
         def gather(c: Cohort) -> Array:
@@ -311,7 +325,7 @@ class Expressions:
         unit = self.unit(view, indices)
         if isinstance(unit, int):
             return self.register_writer(name, unit, span)
-        bounded = self._bounded(view, unit, span)
+        bounded = self._bounded(view, indices, unit, span)
         tracked = name in self.storage.of_warpgroups
 
         def scatter(c: Cohort, bits: Array) -> None:
@@ -353,15 +367,17 @@ class Expressions:
         return write
 
     def _bounded(
-        self, view: nodes.View, unit: Evaluate, span: Span | None
+        self, view: nodes.View, indices: tuple[nodes.Expr, ...], unit: Evaluate, span: Span | None
     ) -> Callable[[Cohort], tuple[Array, Mask]]:
         """Units and mask with the lanes outside the buffer reported and left out."""
         name = view.buffer.name
         per_element = view.dtype.bytes // self.storage.unit_bytes[name]
         last = self.storage.units(name) - per_element
+        check = self._axes(view, indices, span, 0, last)
 
         def bounded(c: Cohort) -> tuple[Array, Mask]:
             units = unit(c)
+            check(c, units)
             outside = (units < 0) | (units > last)
             if not outside.any():
                 return units, c.mask
@@ -387,7 +403,7 @@ class Expressions:
         if op in convergent.SHUFFLES:
             value, amount = (self.compile(arg) for arg in e.args)
             return lambda c: convergent.shuffle(c, op, value(c), amount(c), span)
-        if op in ("cuda.all_sync", "cuda.any_sync", "cuda.ballot_sync"):
+        if op in convergent.VOTES:
             flag = self.compile(e.args[0])
             return lambda c: convergent.vote(c, op, flag(c), span)
         if op == "cuda.elect_sync":
@@ -404,6 +420,15 @@ class Expressions:
             raise unsimulated(f"`{op}`", span)
         known = function
         return lambda c: known(*(argument(c) for argument in arguments))
+
+
+def _own_picks(view: nodes.View, indices: tuple[nodes.Expr, ...]) -> list[nodes.Pick]:
+    """The indices of an element, where the frontend could not tell that they are in their axes."""
+    return [
+        nodes.Pick(index, 1, extent, axis)
+        for axis, (index, extent) in enumerate(zip(indices, view.shape))
+        if not (isinstance(index, nodes.Const) and isinstance(extent, int))
+    ]
 
 
 def _of_rank(address: Array, rank: Array) -> Array:

@@ -47,6 +47,8 @@ NOBODY = -1
 IN_FLIGHT = 1 << 30
 """The least stamp of an access in flight. Ticks stay below: one per synchronisation."""
 MAX_GRANULE_BYTES = 16
+COMPACT_ENTRIES = 1 << 20
+"""Of a log of readers, before those that tell nothing new are dropped."""
 
 
 PHASES = "phases"
@@ -386,7 +388,7 @@ class ReaderLog:
     def __init__(self) -> None:
         self.chunks: list[tuple[Ints, Ints, Ints, Ints]] = []
         self.size = 0
-        self.compact_at = 1 << 20
+        self.compact_at = COMPACT_ENTRIES
 
     def add(self, granules: Ints, threads: Ints, stamps: Ints, sites: Ints) -> None:
         self.chunks.append((granules, threads, stamps, sites))
@@ -411,7 +413,7 @@ class ReaderLog:
         g, t, stamps, sites = self.joined()
         self.chunks = [(g[chosen], t[chosen], stamps[chosen], sites[chosen])]
         self.size = self.chunks[0][0].size
-        self.compact_at = max(1 << 20, 2 * self.size)
+        self.compact_at = max(COMPACT_ENTRIES, 2 * self.size)
 
     def clear(self) -> None:
         self.chunks, self.size = [], 0

@@ -571,7 +571,14 @@ class Mbarriers:
             "sim/mbarrier-bytes",
             f"phase {barrier.phase} of {self.name(barrier.offset)} is over while "
             f"{_under_way(barrier, 'issued to complete on it')}: it does not wait for their bytes",
-            last, self._byte_notes(barrier), "overtaken",
+            last,
+            [
+                *self._arrival_notes(barrier.arrivals),
+                *self._byte_notes(barrier),
+                ("help", "announce the bytes of all copies with an arrival of the phase "
+                 "(mbarrier.arrive.expect_tx), before they are issued"),
+            ],
+            "overtaken",
         )  # fmt: skip
 
     def check_end(self) -> None:

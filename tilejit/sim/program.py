@@ -20,6 +20,7 @@ from tilejit.errors import Span, Unsimulated, fault
 from tilejit.ir import nodes
 from tilejit.ir.walk import statements
 from tilejit.sim import scalar
+from tilejit.sim.ahead import Ahead
 from tilejit.sim.barrier import Wait, arrive, check_whole
 from tilejit.sim.cohort import NOT_A_SCOPE, STOP, Array, Cohort, IfFrame, LoopFrame
 from tilejit.sim.convergent import check_aligned, check_converged
@@ -98,8 +99,10 @@ class _Compiler:
     depth: int = 0
     waiting: dict[int, bool] = field(default_factory=dict)
     tile_steps: Steps = field(init=False)
+    ahead: Ahead = field(init=False)
 
     def __post_init__(self) -> None:
+        self.ahead = Ahead(self.checked)
         self.tile_steps = Steps(self.expressions, self.families)
 
     def emit(self, operation: Operation) -> None:
@@ -222,12 +225,13 @@ class _Compiler:
         orelse, end = Label(), Label()
         split = self._waits(s)
         then_pc = len(self.code) + 1
+        after, beside = self.ahead.after[id(s)], self.ahead.beside[id(s)]
 
         def enter(c: Cohort, yes: Mask, no: Mask, some_yes: bool, some_no: bool) -> int:
             if not some_yes and not some_no:
                 return end.pc + 1
             other = no if some_yes and some_no else NOT_A_SCOPE
-            c.frames.append(IfFrame(c.mask, other, bool(s.orelse)))
+            c.frames.append(IfFrame(c.mask, other, beside))
             c.mask = yes if some_yes else no
             return then_pc if some_yes else orelse.pc + 1
 
@@ -246,7 +250,7 @@ class _Compiler:
             frame = c.frames[-1]
             assert isinstance(frame, IfFrame)
             if frame.orelse is None or frame.orelse.any():
-                c.mask, frame.orelse = frame.orelse, NOT_A_SCOPE
+                c.mask, frame.orelse, frame.others_arrive = frame.orelse, NOT_A_SCOPE, after
                 return orelse.pc + 1
             return end.pc
 
@@ -272,11 +276,11 @@ class _Compiler:
         slot = self.expressions.slot(s.var)
         kind = scalar.value_type(dtype_of(s.var.type))
         test, following, leave = Label(), Label(), Label()
-        split = self._waits(s)
+        split, after = self._waits(s), self.ahead.after[id(s)]
 
         def begin(c: Cohort) -> int:
             counter, last = start(c).astype(np.int64), stop(c).astype(np.int64)
-            c.frames.append(LoopFrame(c.mask, c.mask, counter, last))
+            c.frames.append(LoopFrame(c.mask, c.mask, after, counter, last))
             return test.pc
 
         self.emit(begin)
@@ -317,9 +321,10 @@ class _Compiler:
 
     def _while(self, s: nodes.While, skip: Label) -> None:
         top, following, leave = Label(), Label(), Label()
+        after = self.ahead.after[id(s)]
 
         def begin(c: Cohort) -> int:
-            c.frames.append(LoopFrame(c.mask, c.mask))
+            c.frames.append(LoopFrame(c.mask, c.mask, after))
             return top.pc
 
         self.emit(begin)

@@ -19,7 +19,7 @@ from tilejit.sim.batch import Batch
 from tilejit.sim.cohort import Cohort, Frame, IfFrame
 from tilejit.sim.convergent import lane_list
 from tilejit.sim.faults import place
-from tilejit.sim.geometry import Ints
+from tilejit.sim.geometry import Bools, Ints
 from tilejit.sim.program import Program
 
 MAX_NOTES = 16
@@ -154,10 +154,6 @@ class Scheduler:
         ended = self._ended(cta)
         if ended:
             notes.append(("ended", ended))
-        if any(_skipped(f) for c in waiting for f in c.frames):
-            notes.append(
-                ("assumed", "lanes that skip a branch wait for those of their warp inside it")
-            )
         self._report_bytes()
         warps = sum(c.warps for c in waiting)
         self.batch.faults.add(
@@ -170,18 +166,16 @@ class Scheduler:
         raise self.batch.faults.exception()
 
     def _check_branches(self, waiting: list[Cohort]) -> None:
-        """The lanes that did not take a branch run after those that did: where those wait, and there
-        is something in the other side, it may be what they wait for."""
+        """The lanes that did not take a branch run after those that did, and those that have left a loop
+        after those still in it: where these wait, it may be for what the others would do."""
         for c in waiting:
-            pending = [f for f in c.frames if isinstance(f, IfFrame)]
-            if c.suspension is not None:
-                pending = [f for f in pending if f.has_else]
-            if any(_skipped(f) for f in pending):
+            if _others_arrive(c) if c.wait is None else any(_skipped(f) for f in c.frames):
+                self.batch.faults.raise_if_any()
                 raise fault(
                     Unsimulated,
                     "sim/unsimulated",
-                    "lanes of one warp wait in one side of a branch while its other side has not "
-                    "run; the simulator does not interleave the two sides of one warp",
+                    "lanes of one warp wait in a branch or loop, and the others of the warp may do what they "
+                    "wait for; the simulator does not interleave the two",
                     _span(c),
                 )
 
@@ -234,6 +228,17 @@ def _warps(numbers: Ints) -> str:
 def _skipped(frame: Frame) -> bool:
     """Are there lanes that did not take the branch, and have not run since?"""
     return isinstance(frame, IfFrame) and (frame.orelse is None or bool(frame.orelse.any()))
+
+
+def _others_arrive(c: Cohort) -> bool:
+    """May lanes that are not where the cohort waits arrive somewhere, if they go on?"""
+    inside = c.mask_array()
+    for frame in reversed(c.frames):
+        outside: Bools = ~inside if frame.outer is None else frame.outer & ~inside
+        if frame.others_arrive and outside.any():
+            return True
+        inside = inside | outside
+    return False
 
 
 def _span(c: Cohort) -> Span | None:

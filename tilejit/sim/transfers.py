@@ -371,12 +371,12 @@ class Transfers:
         now = flight.unread & chosen
         if not now.any():
             return
-        nbytes = flight.transfer.src.nbytes
+        nbytes, convert = flight.transfer.src.nbytes, flight.transfer.convert
         for part in flight.sources:
             some = part.some(now)
             if some.which.size:
-                dense = is_dense(some.offsets, nbytes)
-                flight.data[some.which] = some.window.gather(some.offsets, nbytes, dense)
+                data = some.window.gather(some.offsets, nbytes, is_dense(some.offsets, nbytes))
+                flight.data[some.which] = data if convert is None else convert(data)
         flight.unread &= ~chosen
 
     def _move(self, flight: Flight, chosen: Bools) -> None:

@@ -120,9 +120,9 @@ def _memo_key(
 ) -> tuple[object, ...] | None:
     """Identity of a register operand whose numbers are all known: it is laid out once."""
     starts = [v.constant for v in operand.start_values]
-    if operand.space != "local" or operand.offset.constant is None or None in starts:
-        return None
     view = operand.view
+    if operand.space != "local" or operand.offset.constant is None or None in starts or view.picks:
+        return None
     return (
         id(call.group), prefix, atom, view.buffer.name, view.dtype, view.shape, view.layout,
         operand.offset.constant, tuple(starts), operand.extents,
@@ -236,7 +236,10 @@ def _two_threads(call: TileCall, value: Affine) -> str | None:
 
 
 def bounds(call: TileCall, operand: TensorOperand, report: Report) -> bool:
-    """0 ≤ start and start + extent ≤ dimension, for every active thread."""
+    """0 ≤ start and start + extent ≤ dimension, for every active thread; likewise of every axis that
+    the view is a part of."""
+    if not _picks(call, operand, report):
+        return False
     for d, (start, extent) in enumerate(zip(operand.start_values, operand.extents)):
         dimension = operand.view.shape[d]
         if isinstance(dimension, int):
@@ -284,6 +287,58 @@ def _report_bound(
         where=where,
         declared=operand.declared(),
         contract=f"{PAGE}: region starts participate in bounds checks",
+        help=_bounds_help(call, "this condition holds"),
+    )
+
+
+def _picks(call: TileCall, operand: TensorOperand, report: Report) -> bool:
+    """0 ≤ index and index + count ≤ extent of every axis that the operand's view is a part of."""
+    for pick in operand.view.picks:
+        index = call.evaluator.integer(pick.index)
+        known, extent = index.constant, pick.extent
+        if isinstance(extent, int):
+            if known is not None and 0 <= known <= extent - pick.count:
+                continue
+            size = Affine(extent)
+        else:
+            size = call.evaluator.integer(extent)
+        for slack, side in ((index, "low"), (size - index - pick.count, "high")):
+            if not call.context.prove_nonnegative(slack):
+                _report_pick(call, operand, pick, index, slack, side, report)
+                return False
+    return True
+
+
+def _report_pick(
+    call: TileCall,
+    operand: TensorOperand,
+    pick: nodes.Pick,
+    index: Affine,
+    slack: Affine,
+    side: str,
+    report: Report,
+) -> None:
+    size = pick.extent if isinstance(pick.extent, int) else pick.extent.name
+    axis = f"axis {pick.axis} of {operand.view.buffer.name}"
+    example = counter_example(call, slack, index)
+    if example is not None:
+        where, value = example
+        taken = f"[{value}]" if pick.count == 1 else f"[{value} : {value + pick.count}]"
+        message = f"{operand.name}: .sub{taken} is outside {axis}, whose extent is {size}"
+    else:
+        where = f"index {index}, ranging {_range_text(call, index)}"
+        need = f"{index} ≥ 0" if side == "low" else f"{index} + {pick.count} ≤ {size}"
+        message = (
+            f"{operand.name}: an index of .sub may leave {axis}, whose extent is {size}; could not "
+            f"prove {need}"
+        )
+    report.error(
+        "tile/bounds",
+        message,
+        span=operand.span,
+        where=where,
+        declared=operand.declared(),
+        contract=f"{PAGE}: an index belongs to its axis, wherever the address lies",
         help=_bounds_help(call, "this condition holds"),
     )
 

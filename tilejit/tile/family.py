@@ -182,7 +182,7 @@ class Transfer:
     destination, one atomic step per chunk; None copies. ``barrier``: cluster address of the mbarrier
     whose transaction count goes down by ``tx_bytes`` when the bytes are there; None: the copy belongs
     to the thread's open bulk group. ``proxy``: whose accesses they are; ``generic`` ones need no
-    proxy fence after ordinary writes."""
+    proxy fence after ordinary writes. ``convert``: what is done to the bytes of chunks on their way."""
 
     dst: Chunks
     src: Chunks
@@ -191,6 +191,7 @@ class Transfer:
     barrier: int | None
     tx_bytes: int
     proxy: Literal["async", "generic"] = "async"
+    convert: Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.uint8]] | None = None
 
 
 class Machine(Protocol):

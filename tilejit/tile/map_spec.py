@@ -89,6 +89,8 @@ def check_innermost(
             f"the innermost stride of {operand.name} is "
             f"{'a run-time value' if known is None else f'{known} elements'}, expected 1 element",
             span=operand.span, declared=operand.declared(), contract=call.contract,
+            help="of a transposed tensor, .permute(…) in the kernel makes the dimension whose elements lie "
+            "side by side the last; of any other, pass a .contiguous() copy",
         )  # fmt: skip
         return False
     if not fields.interleave:

@@ -227,7 +227,7 @@ def _check_item(
         if not isinstance(item.type, nodes.PointerType) and not _is_address_number(spec, item):
             report.error(
                 "ptx/address", f"{spec.name} of {form.spelling} is a {item.type}, expected an address",
-                span=where, help="T.address_of(x) or x.ptr_to([…]) gives one",
+                span=where, help="x.ptr_to([…]) gives one",
             )  # fmt: skip
         else:
             _check_space(form, spec, item, report, where)
@@ -235,6 +235,7 @@ def _check_item(
         _check_destination(form, spec, item, report, where)
     elif not _widens(spec, item):
         check_scalar(form, spec, item, report, where, "ptx")
+        _check_literal(form, spec, item, report, where)
 
 
 def _check_map(
@@ -325,6 +326,12 @@ def _check_destination(
         if not spec.sinkable:
             report.error("ptx/sink", f"{spec.name} of {form.spelling} cannot be _", span=span)
         return
+    if spec.sink_only:
+        report.error(
+            "ptx/sink", f"{form.spelling} has no {spec.name} as a result, expected the sink _",
+            span=span, help="T.ptx.SINK in its place",
+        )  # fmt: skip
+        return
     if not isinstance(item, (nodes.Var, nodes.Load)):
         report.error(
             "ptx/destination",
@@ -371,6 +378,19 @@ def check_scalar(
             f"{spec.name} of {form.spelling} is {type_}, expected {types.describe(spec)}",
             span=span,
         )
+
+
+def _check_literal(
+    form: Form, spec: OperandSpec, item: nodes.Expr, report: Report, span: Span | None
+) -> None:
+    """A literal in place of a register reaches the assembler, which refuses values, or dies of them."""
+    if spec.values is None or not isinstance(item, nodes.Const) or item.value in spec.values:
+        return
+    report.error(
+        "ptx/literal-range",
+        f"{spec.name} of {form.spelling} is {item.value}, expected {types.values_text(spec.values)}",
+        span=span,
+    )
 
 
 def _numeric_sibling(form: Form) -> str:

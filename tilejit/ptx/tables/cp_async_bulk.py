@@ -20,7 +20,7 @@ _WAITS: tuple[Effect, ...] = ("reads_memory", "writes_memory", "volatile")
 _ARRIVES = "mbarrier::complete_tx::bytes"
 _HINT = ".L2::cache_hint"
 _POLICY = " cache_policy:u64"
-_SIZE = "chunk_bytes:b32"
+_SIZE = f"chunk_bytes:b32:0..{2**20 - 16}/16"
 
 _GLOBAL_REDUCTIONS: tuple[str, ...] = (
     "(op=.add)(type=.u32|.s32|.u64|.f32|.f64)",

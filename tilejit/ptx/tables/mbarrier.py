@@ -17,6 +17,10 @@ _NEAR = "(space=.shared|.shared::cta)"
 _FAR = "(space=.shared::cluster)"
 _AT = "[barrier:b64@$space]"
 _STATE = "=state:b64~"
+_NO_STATE = "=state:b64~~"
+_COUNT = f"count:b32:1..{2**20 - 1}"
+_BYTES = f"bytes:b32:0..{2**20 - 1}"
+_PARITY = "parity:b32:0..1"
 _WAITS = ("test_wait", "sm_80"), ("try_wait", "sm_90")
 
 
@@ -27,8 +31,7 @@ def _raw(pattern: str, operands: str, min_target: str) -> Row:
 _ANY_ORDER = "[order=.release.cta|.release.cluster|.relaxed.cta|.relaxed.cluster]"
 _NEW_ORDER = "(order=.release.cluster|.relaxed.cta|.relaxed.cluster)"
 _FAR_ORDER = "[order=.release.cluster|.relaxed.cluster]"
-_COUNTED = f"{_STATE} +{_AT} count:b32"
-_EXPECTING = f"{_STATE} +{_AT} bytes:b32"
+_COUNTED = f"{_STATE} +{_AT} {_COUNT}"
 
 
 def _arrivals(head: str) -> tuple[Row, ...]:
@@ -38,15 +41,15 @@ def _arrivals(head: str) -> tuple[Row, ...]:
         _raw(f"{head}{_NEW_ORDER}{_NEAR}.b64", f"{_STATE} +{_AT}", "sm_90"),
         _raw(f"{head}.noComplete[.release.cta]{_NEAR}.b64", _COUNTED, "sm_80"),
         _raw(f"{head}{_ANY_ORDER}{_NEAR}.b64", _COUNTED, "sm_90"),
-        _raw(f"{head}.expect_tx{_ANY_ORDER}{_NEAR}.b64", _EXPECTING, "sm_90"),
-        _raw(f"{head}{_FAR_ORDER}{_FAR}.b64", f"{_STATE} +{_AT}", "sm_90"),
-        _raw(f"{head}{_FAR_ORDER}{_FAR}.b64", _COUNTED, "sm_90"),
-        _raw(f"{head}.expect_tx{_FAR_ORDER}{_FAR}.b64", _EXPECTING, "sm_90"),
+        _raw(f"{head}.expect_tx{_ANY_ORDER}{_NEAR}.b64", f"{_STATE} +{_AT} {_BYTES}", "sm_90"),
+        _raw(f"{head}{_FAR_ORDER}{_FAR}.b64", f"{_NO_STATE} +{_AT}", "sm_90"),
+        _raw(f"{head}{_FAR_ORDER}{_FAR}.b64", f"{_NO_STATE} +{_AT} {_COUNT}", "sm_90"),
+        _raw(f"{head}.expect_tx{_FAR_ORDER}{_FAR}.b64", f"{_NO_STATE} +{_AT} {_BYTES}", "sm_90"),
     )
 
 
 _TRANSACTIONS = [
-    _raw(f"mbarrier.{name}[.relaxed.cta|.relaxed.cluster]{space}.b64", f"+{_AT} bytes:b32", "sm_90")
+    _raw(f"mbarrier.{name}[.relaxed.cta|.relaxed.cluster]{space}.b64", f"+{_AT} {_BYTES}", "sm_90")
     for name in ("expect_tx", "complete_tx")
     for space in (_NEAR, _FAR)
 ]
@@ -58,7 +61,7 @@ _WAITING = [
         _raw(f"mbarrier.{name}[.acquire.cta]{_NEAR}.b64", f"=done:pred {_AT} state:b64", least),
         _raw(
             f"mbarrier.{name}.parity[.acquire.cta]{_NEAR}.b64",
-            f"=done:pred {_AT} parity:b32",
+            f"=done:pred {_AT} {_PARITY}",
             least,
         ),
         _raw(
@@ -68,7 +71,7 @@ _WAITING = [
         ),
         _raw(
             f"mbarrier.{name}.parity(order=.acquire.cluster|.relaxed.cta|.relaxed.cluster){_NEAR}.b64",
-            f"=done:pred {_AT} parity:b32",
+            f"=done:pred {_AT} {_PARITY}",
             "sm_90",
         ),
     )
@@ -81,11 +84,11 @@ _SUSPENDED = [
         f"=done:pred {_AT} {phase} suspend_ns:b32",
         "sm_90",
     )
-    for parity, phase in (("", "state:b64"), (".parity", "parity:b32"))
+    for parity, phase in (("", "state:b64"), (".parity", _PARITY))
 ]
 
 ROWS: tuple[Row, ...] = (
-    _raw(f"mbarrier.init{_NEAR}.b64", f"={_AT} count:b32", "sm_80"),
+    _raw(f"mbarrier.init{_NEAR}.b64", f"={_AT} {_COUNT}", "sm_80"),
     _raw(f"mbarrier.inval{_NEAR}.b64", f"={_AT}", "sm_80"),
     *_arrivals("mbarrier.arrive"),
     *_arrivals("mbarrier.arrive_drop"),

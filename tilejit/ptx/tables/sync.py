@@ -28,11 +28,13 @@ _CTA = [
     for aligned in (("[.aligned]",) if head.startswith("barrier") else ("",))
     for row in (
         _raw(f"{head}.sync{aligned}", "barrier:b32", effects=_JOINS),
-        _raw(f"{head}.sync{aligned}", "barrier:b32 threads:b32", effects=_JOINS),
-        _raw(f"{head}.arrive{aligned}", "barrier:b32 threads:b32", effects=_JOINS),
+        _raw(f"{head}.sync{aligned}", "barrier:b32 threads:b32:32..1024/32", effects=_JOINS),
+        _raw(f"{head}.arrive{aligned}", "barrier:b32 threads:b32:32..1024/32", effects=_JOINS),
         _raw(f"{head}.red.popc{aligned}.u32", "=d:u32 barrier:b32 p:pred", effects=_JOINS),
         _raw(
-            f"{head}.red.popc{aligned}.u32", "=d:u32 barrier:b32 threads:b32 p:pred", effects=_JOINS
+            f"{head}.red.popc{aligned}.u32",
+            "=d:u32 barrier:b32 threads:b32:32..1024/32 p:pred",
+            effects=_JOINS,
         ),
         _raw(
             f"{head}.red(reduce=.and|.or){aligned}.pred",
@@ -41,7 +43,7 @@ _CTA = [
         ),
         _raw(
             f"{head}.red(reduce=.and|.or){aligned}.pred",
-            "=p:pred barrier:b32 threads:b32 q:pred",
+            "=p:pred barrier:b32 threads:b32:32..1024/32 q:pred",
             effects=_JOINS,
         ),
     )
