@@ -7,6 +7,7 @@ if tilejit failed a check; that of a peer is reported only.
 from __future__ import annotations
 
 import importlib
+import signal
 import sys
 import traceback
 from typing import Any
@@ -59,12 +60,18 @@ def one(name: str, keep: bool) -> bool:
     except Exception as error:
         traceback.print_exc()
         ended_by = f"{type(error).__name__}: {error}"
-    if keep and rows:
-        print("kept in", harness.save(name, rows, ended_by), flush=True)
+    except BaseException as error:
+        ended_by = type(error).__name__
+        raise
+    finally:
+        if keep and rows:
+            print("kept in", harness.save(name, rows, ended_by), flush=True)
     return ended_by is None and not any(
         "failed" in row and row.get("contender", "tilejit") == "tilejit" for row in rows
     )
 
 
 if __name__ == "__main__":
+    # Whoever ends a benchmark early still gets what it measured.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
     sys.exit(main(sys.argv[1:]))

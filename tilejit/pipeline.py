@@ -369,7 +369,9 @@ def _copy(tensor: Any) -> Any:
 def _same_bits(a: Any, b: Any) -> bool:
     import torch
 
-    left, right = _once(a.detach()).contiguous(), _once(b.detach()).contiguous()
+    left, right = (
+        _once(t.detach()).clone(memory_format=torch.contiguous_format).reshape(-1) for t in (a, b)
+    )
     return bool(torch.equal(left.view(torch.uint8), right.view(torch.uint8)))
 
 

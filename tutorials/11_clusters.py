@@ -27,7 +27,7 @@ TARGET = "sm_90a"
 #
 # `cluster_sync()` joins all threads of the cluster and orders their memory. It is needed twice:
 #
-# * before the remote loads: what they read has been written, by CTAs that have started;
+# * before the first remote access, loads and stores alike: the other CTA has started, and what is read was written;
 # * after them: **a CTA must not exit while others reach into its shared memory**. When it is gone, so is its memory.
 
 

@@ -841,6 +841,15 @@ def test_chunk_bytes(size: int) -> None:
     assert got == ([] if legal else ["cp_async_bulk/chunk-bytes"])
 
 
+@pytest.mark.parametrize("size", [2**20 - 16, 2**20, 2**20 + 16])
+def test_the_longest_chunk(size: int) -> None:
+    """Beyond it the assembler refuses the instruction; only a prefetch can come so far."""
+    long = whole(buffer("x", (2**20 + 16,), "uint8", "global"))
+    f = call(PREFETCH, region(long, (0,), (size,)), size=size)
+    assert codes(f) == ([] if size < 2**20 else ["cp_async_bulk/chunk-bytes"])
+    assert size < 2**20 or "expected a multiple of 16 bytes from 16 to 1048560" in text(f)
+
+
 def test_chunk_bytes_is_required_and_static() -> None:
     assert codes(store_call(size=None)) == ["cp_async_bulk/missing-keyword"]
     assert codes(store_call(size=None, chunk_bytes=TID)) == ["cp_async_bulk/static-keyword"]

@@ -213,7 +213,7 @@ def test_tf32_maps_round_to_nearest_even(device: str) -> None:
     }  # fmt: skip
     words = np.array([*seen, *[0] * (256 - len(seen))], np.uint32)
     case = Case("float32", (8, 32), (8, 32), swizzle=3, format="tf32")
-    x = torch.from_numpy(words.view(np.float32)).reshape(8, 32).to(device)
+    x = torch.from_numpy(words.view(np.float32)).reshape(8, 32).clone().to(device)
     y = torch.full((case.nbytes,), 7, dtype=torch.uint8, device=device)
     loaded(x, y, case)
     got = y.cpu().numpy().view(np.uint32)[: len(seen)]
@@ -1002,7 +1002,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "row longer than the swizzle": ({"box": (8, 128), "shared": shared((8, 128), "swizzle(3,3,3) o (8,128)")}, "box", "at most 128 bytes"),
     "row longer than swizzle 1": ({"box": (8, 32), "swizzle": 1, "shared": shared((8, 32), "swizzle(3,1,3) o (8,32)")}, "box", "at most 32 bytes"),
     "coordinates of another rank": ({"coords": (0,)}, "coords", "expected 2"),
-    "a coordinate that is no integer": ({"coords": (i32(0), nodes.Const(0.5, nodes.FLOAT32))}, "coords", "no tuple of integers"),
+    "a coordinate that is no integer": ({"coords": (i32(0), nodes.Const(0.5, nodes.FLOAT32))}, "coords", "coords is (0, 0.5), expected 2 integers"),
+    "coordinates that are no tuple": ({"coords": i32(0)}, "coords", "coords is 0, expected 2 integers"),
     "a coordinate beyond int32": ({"coords": (nodes.Const(2**31, nodes.INT64), i32(0))}, "coords", "int32"),
     "sampled beyond 8": ({"element_strides": (9, 1), "shared": shared((1, 64), "swizzle(3,3,3) o (1,64)")}, "element-strides", "1 to 8"),
     "innermost sampled": ({"element_strides": (1, 2), "shared": shared((8, 32), "swizzle(3,3,3) o (8,32)")}, "element-strides", "innermost"),
@@ -1026,6 +1027,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "rows without gather": ({"gather4": (0, 1, 2, 3)}, "gather4", "has no gather4"),
     "a policy without hint": ({"cache_policy": nodes.Const(0, nodes.UINT64)}, "cache-policy", "no cache-policy"),
     "steps without repeats": ({"coord_steps": ((8, 0),)}, "coord-steps", "0 rows"),
+    "steps out of int32": ({"coord_steps": ((2**31, 0),), "shared": shared((2, 8, 64), "swizzle(3,3,3) o (2,8,64)")}, "coord-steps", "2147483648 elements"),
+    "steps that add up beyond int32": ({"coord_steps": ((2**30, 0),), "shared": shared((3, 8, 64), "swizzle(3,3,3) o (3,8,64)")}, "coord-steps", "2147483648 elements"),
+    "a nameless format": ({"format": ""}, "format", "format '' is none"),
     "repeats without steps": ({"shared": shared((2, 8, 64), "swizzle(3,3,3) o (2,8,64)")}, "coord-steps", "1 rows of 2"),
     "an image without its swizzle": ({"shared": shared((8, 64))}, "image", "swizzle 0: it is one"),
     "an image of another swizzle": ({"shared": shared((8, 64), "swizzle(3,2,3) o (8,64)")}, "image", "repeat (), element"),

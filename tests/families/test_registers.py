@@ -298,6 +298,46 @@ def test_raw_calls_are_one_issue():
     ]
 
 
+AT = nodes.Var("bar", nodes.PointerType("shared"))
+SINK = nodes.Text("_")
+
+
+def u32(value: int) -> nodes.Const:
+    return nodes.Const(value, nodes.UINT32)
+
+
+@pytest.mark.parametrize(
+    ("spelling", "before", "legal", "beyond"),
+    [
+        ("mbarrier.init.shared::cta.b64", [AT], (1, 2**20 - 1), (0, 2**20, 2**32 - 1)),
+        ("mbarrier.arrive.shared::cta.b64", [SINK, AT], (1, 2**20 - 1), (0, 2**20)),
+        ("mbarrier.arrive.expect_tx.shared::cta.b64", [SINK, AT], (0, 2**20 - 1), (2**20,)),
+        ("mbarrier.arrive.expect_tx.shared::cluster.b64", [SINK, AT], (0, 2**20 - 1), (2**20,)),
+        ("bar.sync", [u32(1)], (32, 1024), (0, 48, 1056)),
+    ],
+)
+def test_literals_in_place_of_registers(
+    spelling: str, before: list[nodes.Expr], legal: tuple[int, ...], beyond: tuple[int, ...]
+) -> None:
+    def found(value: nodes.Expr) -> list[str]:
+        where = nodes.Cast(u32(0), AT.type)
+        return codes(kernel(raw(spelling, *(where if b is AT else b for b in before), value)))
+
+    assert [found(u32(v)) for v in legal] == [[]] * len(legal)
+    assert [found(u32(v)) for v in beyond] == [["ptx/literal-range"]] * len(beyond)
+    assert found(nodes.Cast(hw("tid"), nodes.UINT32)) == []  # at run time it is the author's
+
+
+def test_an_arrival_in_another_block_has_no_result() -> None:
+    state, where = var("state", nodes.UINT64), u32(64)
+    arrive = "mbarrier.arrive.shared::{}.b64"
+    for space, to, expected in (
+        ("cta", state, []), ("cta", SINK, []), ("cluster", SINK, []), ("cluster", state, ["ptx/sink"]),
+    ):  # fmt: skip
+        body = nodes.Declare(state, None), raw(arrive.format(space), to, where)
+        assert codes(kernel(*body)) == expected
+
+
 def test_unreached_calls_have_no_steps():
     call = apply("add.rn.f32", A, B, C)
     result = checked(kernel(guard(op("ge", hw("tid"), 128), call)))

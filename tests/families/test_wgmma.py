@@ -641,6 +641,14 @@ def test_majors() -> None:
     ]
 
 
+@pytest.mark.parametrize("negated", [True, False, 1, 0, -1, "yes"])
+def test_negation_is_true_or_false(negated: Any) -> None:
+    for name in ("neg_a", "neg_b"):
+        f = fault(**{name: negated})
+        assert codes(f) == ([] if isinstance(negated, bool) else ["wgmma/negation"])
+        assert isinstance(negated, bool) or f"{name} is {negated!r}, expected True" in text(f)
+
+
 def test_keywords_that_repeat_the_opcode_agree_with_it() -> None:
     right = {"instruction_shape": (64, 64, 16), "a_format": "bf16", "b_format": "bf16"}
     assert codes(fault(**right)) == []

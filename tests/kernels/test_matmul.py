@@ -16,6 +16,7 @@ from tests.lib.hopper import need_hopper
 from tilejit import simulation
 from tilejit.kernels import matmul as tma
 from tilejit.kernels.matmul import TmaPlan, matmul, plan_matmul
+from tilejit.kernels.operands import Facts
 from tilejit.lib import activations
 
 H200_SMS = 132
@@ -85,12 +86,42 @@ def test_plain_calls(device: str, size: tuple[int, int, int], majors: tuple[bool
     assert_near(out, a.double() @ b.double())
 
 
-@pytest.mark.parametrize("size", [(33, 40, 65), (7, 9, 64), (16, 17, 15)], ids=str)
+@pytest.mark.parametrize(
+    "size",
+    [
+        (33, 40, 65),
+        (7, 9, 64),
+        (16, 17, 15),
+        (1, 8, 15),
+        (1, 15, 8),
+        (1, 7, 15),
+        (3, 8, 1),
+        (1, 1, 1),
+    ],
+    ids=str,
+)
 def test_what_tma_cannot_address(device: str, size: tuple[int, int, int]) -> None:
-    a, b = operands(*size, torch.bfloat16, device)
+    """Of a single row, too: what it is long is its pitch."""
     before = len(tma.matmul_tma.variants)
-    assert_near(matmul(a, b), a.double() @ b.double())
+    for majors in MAJORS:
+        a, b = operands(*size, torch.bfloat16, device, majors)
+        assert_near(matmul(a, b), a.double() @ b.double())
     assert len(tma.matmul_tma.variants) == before
+
+
+def test_a_gpu_without_wgmma_is_left_to_mma(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Properties:
+        major, minor, multi_processor_count = 9, 0, 132
+
+    def prepared(index: int) -> tma._Call | None:
+        device = torch.device("cuda", index)
+        a, b = (Facts((m, 64), (64, 1), torch.float16, device, 0) for m in (32, 64))
+        return tma._prepared(a, b, None, None)
+
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: Properties)
+    assert prepared(61) is not None
+    Properties.major = 10
+    assert prepared(62) is None
 
 
 def test_parts_of_larger_matrices(device: str) -> None:
@@ -220,6 +251,21 @@ def test_equal_bits_from_equal_runs(device: str) -> None:
 def test_what_is_no_plan_is_refused() -> None:
     for wrong, message in (
         ({"tile_m": 64}, "32 x 256"),
+        ({"tile_n": 320}, "64 x 320 elements, .* at most 256 columns"),
+        ({"tile_m": 512, "consumers": 4}, "4 consumers, expected at most 3"),
+        ({"consumers": 0}, "consumers is 0"),
+        ({"sms": 0}, "sms is 0, expected a positive integer"),
+        ({"stages": 2.0}, r"stages is 2\.0"),
+        ({"in_flight": 2}, "2 wgmma groups in flight"),
+        ({"in_flight": 1, "stages": 1}, "1 stage and 1 wgmma group"),
+        ({"slabs_at_once": 3}, "4 slabs, expected a multiple of slabs_at_once = 3"),
+        ({"order": "spiral"}, "order is 'spiral', expected grouped, snake, hilbert"),
+        ({"order": "hilbert", "group_m": 12}, "over 12 rows, expected a power of two"),
+        (
+            {"parts": 3, "sms": 2},
+            "2 clusters of 1 CTAs at a time, expected one for each of 3 parts",
+        ),
+        ({"cluster_m": 2, "sms": 1}, "1 SMs run 0 clusters"),
         ({"tile_n": 96}, "64 x 96"),
         ({"ping_pong": True, "consumers": 1}, "1 consumers take turns"),
         ({"cluster_m": 2, "cluster_n": 2}, "2 x 2 CTAs"),
@@ -227,6 +273,7 @@ def test_what_is_no_plan_is_refused() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             TmaPlan(**wrong)  # type: ignore[arg-type]
+    TmaPlan(in_flight=1, stages=2, parts=2, sms=2, order="hilbert", group_m=1)
 
 
 # --- what is chosen

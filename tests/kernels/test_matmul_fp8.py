@@ -235,6 +235,8 @@ def test_nothing_to_sum_and_no_result(device: str) -> None:
     a, b = problem.a[:, :0], problem.b[:0]
     out = result(5, 24, torch.bfloat16, device)
     assert (matmul_fp8(a, b, problem.a_scale, problem.b_scale, out=out) == 0).all()
+    odd = torch.full((5, 7), float("nan"), device=device)
+    assert (matmul_fp8(a, b[:, :7], problem.a_scale, problem.b_scale[:, :7], out=odd) == 0).all()
     assert matmul_fp8(problem.a[:0], problem.b, problem.a_scale[:0], problem.b_scale).shape == (
         0,
         24,
@@ -271,12 +273,36 @@ def test_what_is_no_product_is_refused(device: str) -> None:
         (lambda: problem.multiplied(out=wide[:, :32], out_dtype=torch.float16), "and out_dtype"),
         (lambda: problem.multiplied(out=wide), r"out has shape \(16, 64\), expected \(16, 32\)"),
         (lambda: problem.multiplied(out=wide[:, ::2]), "elements of out's rows lie 2 apart"),
+        (lambda: problem.multiplied(out=torch.zeros(32, 16, device=device).t()), "elements of out's rows lie 16 apart"),
+        (lambda: problem.multiplied(out=[0]), "out is list"),
+        (lambda: problem.multiplied(out_dtype="float16"), "out_dtype is 'float16', expected torch.bfloat16"),
         (lambda: problem.multiplied(out=wide[:1, :32].expand(16, 32)), "rows of out overlap"),
         (lambda: matmul_fp8(shared[:16].view(E4M3), b, sa, sb, out=shared.view(torch.bfloat16)[:16, :32]), "share memory with a"),
     )  # fmt: skip
     for call, message in cases:
         with pytest.raises(ValueError, match=message):
             call()
+
+
+def test_a_single_row_has_no_longer_one() -> None:
+    problem = Problem((1, 8, 24), ROW, "cpu", pitch=24)
+    with pytest.raises(ValueError, match="K a multiple of 16$"):
+        problem.multiplied()
+
+
+def test_what_is_no_plan_is_refused() -> None:
+    for wrong, message in (
+        ({"tile_m": 64}, "32 x 256"),
+        ({"stages": 0}, "stages is 0, expected a positive integer"),
+        ({"in_flight": 1, "stages": 1}, "1 stage and 1 wgmma group"),
+        ({"unit_n": 96}, "units of 96 columns, .* divides tile_n = 256"),
+        ({"unit_n": 64, "b_columns": 64}, "b_columns is 64, expected 0, 1 or 128"),
+        ({"b_columns": 128}, "unit_n is 0"),
+        ({"unit_n": 64, "in_flight": 1}, "expected 0: units wait for each other"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            Fp8Plan(**wrong)  # type: ignore[arg-type]
+    Fp8Plan(unit_n=64, b_columns=128)
 
 
 def test_a_gpu_without_wgmma_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

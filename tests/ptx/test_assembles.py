@@ -80,8 +80,8 @@ def statement(form: Form, *, floats: bool = True) -> str:
             ]
             number += spec.lanes
             text = "{" + ",".join(names) + "}" if spec.braces else names[0]
-            if spec.name == "state" and "shared::cluster" in form.modifiers:
-                text = "_"  # an arrival on another block's barrier has no result
+            if spec.sink_only:
+                text = "_"
         if spec.joined:
             texts[-1] += f"|{text}"
         else:
@@ -206,3 +206,41 @@ def test_the_known_bad_spellings_are_refused_by_both() -> None:
     wrong = refused(list(REFERENCE_REFUSES), "sm_100a")
     assert len(wrong) == len(REFERENCE_REFUSES)
     assert not [s for s in REFERENCE_REFUSES if legal(s.split(" ")[0])]
+
+
+LIMITED = {
+    (form.spelling, spec.name): (form, number, spec.values)
+    for form in spelling.FORMS
+    for number, spec in enumerate(form.operands)
+    if spec.kind == "reg" and isinstance(spec.values, range)
+}
+"""Registers in whose place only some literals may stand. One spelling of each will do."""
+
+
+def test_the_ends_of_what_a_literal_may_be_assemble() -> None:
+    groups: dict[str, list[str]] = defaultdict(list)
+    for form, number, values in LIMITED.values():
+        parts = statement(form).rstrip(";").split(", ")
+        if len(parts) != len(form.operands) or "cp_mask" in form.modifiers:
+            continue  # a vector or a joined operand
+        parts[number] = parts[number] if number else f"{form.spelling} "
+        for value in (values[0], values[-1]):
+            text = ", ".join([*parts[:number], str(value), *parts[number + 1 :]])
+            groups[form.min_target.split("|")[0]].append(f"{text};")
+    assert sum(map(len, groups.values())) > 100
+    for target, statements in groups.items():
+        wrong = refused(statements, target)
+        assert not wrong, {statements[i]: message for i, message in list(wrong.items())[:5]}
+
+
+def test_literals_beyond_are_refused() -> None:
+    """All but what the assembler takes, or dies of: ``mbarrier.init`` with 0 arrivals."""
+    beyond = (
+        "mbarrier.arrive.shared::cta.b64 _, [sa], 0;",
+        "mbarrier.test_wait.parity.shared::cta.b64 p0, [sa], 2;",
+        "cp.async.bulk.prefetch.L2.global [da], 8;",
+        "cp.async.bulk.prefetch.L2.global [da], 1048576;",
+        "barrier.sync 1, 48;",
+        "mbarrier.arrive.shared::cluster.b64 d0, [sa];",
+    )
+    assert len(refused(list(beyond), "sm_90")) == len(beyond)

@@ -197,6 +197,12 @@ def test_the_row_notation() -> None:
         OperandSpec("m", "r", "imm", values=(4, 8)),
         OperandSpec("k", "r", "imm", values=range(24, 257, 8)),
     )
+    limited = Row("op.w", "=s:b64~~ a:b32:1..8 b:b32:0..64/16").form(((("w",)),), "family")
+    assert limited.operands == (
+        OperandSpec("s", "w", "reg", "b64", sinkable=True, sink_only=True),
+        OperandSpec("a", "r", "reg", "b32", values=range(1, 9)),
+        OperandSpec("b", "r", "reg", "b32", values=range(0, 65, 16)),
+    )
     box = Row("op(rank=.1d|.3d)", "=[map,{$rank}] [other,{5}]").form((("3d",),), "family")
     assert box.operands == (
         OperandSpec("map", "w", "map", "s32", lanes=3, braces=True),

@@ -152,6 +152,56 @@ def test_strides_of_size_one_dimensions_do_not_count(machine: Gpu) -> None:
     assert len(kernel.variants) == 2
 
 
+def test_one_row_lends_its_stride_to_no_other(machine: Gpu) -> None:
+    """A contiguous tensor's strides follow from its shape, whatever one row says of the next."""
+
+    def k(X: T.Tensor((T.dynamic("m"), 8))): ...
+
+    kernel = jit(k)
+    base = torch.empty(64)
+    one, three = (cuda_tensor(like=base.as_strided((m, 8), (12, 1))) for m in (1, 3))
+    first = warm(machine, kernel, one)
+    assert [v.signature.args[0][1].strides for v in kernel.variants] == [(8, 1)]
+    other = warm(machine, kernel, three)
+    assert [v.signature.args[0][1].strides for v in kernel.variants] == [(8, 1), (12, 1)]
+    for x, function in ((one, first.function), (three, other.function)) * 2:
+        kernel(x)
+        assert machine.recorder.launches[-1].function is function
+
+
+def test_one_expanded_row_is_not_several(machine: Gpu) -> None:
+    def k(X: T.Tensor((T.dynamic("m"), T.dynamic("n")))): ...
+
+    kernel = jit(k)
+    base = torch.empty(64)
+    one, three = (cuda_tensor(like=base.as_strided((m, 8), (0, 1))) for m in (1, 3))
+    first, other = warm(machine, kernel, one), warm(machine, kernel, three)
+    assert [v.signature.args[0][1].strides for v in kernel.variants] == [(None, 1), (0, 1)]
+    assert first.function is not other.function
+
+
+def test_a_size_shared_with_a_tensor_that_is_not_there(machine: Gpu) -> None:
+    def k(
+        A: T.Tensor((T.dynamic("m"),)) | None,
+        B: T.Tensor((T.dynamic("m"),)) | None,
+        C: T.Tensor((2, T.dynamic("m"))),
+    ): ...
+
+    kernel = jit(k)
+    a, b = (cuda_tensor(5, address=address) for address in (0x1000, 0x2000))
+    c = cuda_tensor(2, 5, address=0x3000)
+    for call in ((None, None, c), (None, b, c), (a, None, c), (a, b, c)) * 2:
+        warm(machine, kernel, *call)
+        assert machine.recorder.launches[-1].slots[-1] == 5
+    four, six = cuda_tensor(4, address=0x1000), cuda_tensor(2, 6, address=0x3000)
+    for call in ((four, None, c), (None, four, c), (four, b, c), (a, four, c), (a, None, six)):
+        with pytest.raises(LaunchError) as caught:
+            kernel(*call)
+        assert set(caught.value.codes) == {"launch/shape"}
+    warm(machine, kernel, None, None, six)
+    assert machine.recorder.launches[-1].slots[-1] == 6
+
+
 def test_alignment_that_an_annotation_promises(machine: Gpu) -> None:
     def k(X: T.Tensor(("N",), align=128)): ...
 

@@ -67,6 +67,12 @@ def test_global_buffer_is_the_tensor_s_own_memory() -> None:
     buffer.bytes[0:2] = (1, 2)
     assert view[0, 0] == 0x0201
     assert pipeline.global_buffer("X", storage).valid is None
+    turned = storage.reshape(2, 4, 5).permute(2, 0, 1)
+    assert pipeline.global_buffer("X", turned).valid is None
+    gaps = pipeline.global_buffer("X", storage.as_strided((2, 2), (0, 3)))  # as many as its span
+    assert gaps.valid is not None and gaps.valid.tolist() == [True] * 2 + [False] * 4 + [True] * 2
+    tall = storage[:8].expand(1 << 40, 8)
+    assert pipeline.global_buffer("X", tall).valid is None
     assert pipeline.global_buffer("X", storage[:0]).bytes.size == 0
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -222,6 +223,59 @@ def test_a_users_map_breaks_no_rule(
     with pytest.raises(LaunchError) as caught:
         tile.encode_tensor_map(x, **fields)
     assert code in caught.value.codes
+
+
+SLICES = torch.empty(2, 4, 11, 8, dtype=torch.float16)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "fields", "code"),
+    [
+        *((None, {"box": box}, "tma/box") for box in
+          (8, None, "ab", (8.0, 64), (True, 64), {8, 64}, ((8,), 64), (8,), ())),
+        *((None, {name: value}, f"tma/{name.replace('_', '-')}")
+          for name in ("swizzle", "interleave", "l2_promotion", "oob_fill")
+          for value in (True, "128B", None, 3.0, -1, 4)),
+        *((None, {"element_strides": steps}, "tma/element-strides")
+          for steps in (1, "11", (1.0, 1), (1,))),
+        *((None, {"format": name}, "tma/format") for name in ("", 6, torch.float16, "float32")),
+        ([1, 2], {}, "launch/tensor"), ("X", {}, "launch/tensor"),
+        (torch.empty(16, 64, device="meta"), {}, "launch/tensor"),
+        (torch.empty(16, 64).to_sparse(), {}, "launch/tensor"),
+        (torch.empty(16, 64, dtype=torch.complex64), {}, "launch/dtype"),
+        (torch._neg_view(torch.empty(16, 64)), {}, "launch/dtype"),
+        (torch.empty(64, 16, dtype=torch.float16).T, {}, "tma/stride"),
+        (torch.empty(16, 1, dtype=torch.float16).expand(16, 64), {}, "tma/stride"),
+        (torch.empty((), dtype=torch.float16), {}, "tma/rank"),
+        (torch.empty((), dtype=torch.float16), {"interleave": 1}, "tma/rank"),
+        (torch.empty(1, 1, 1, 1, 16, 64, dtype=torch.float16), {}, "tma/rank"),
+        (torch.empty(0, 64, dtype=torch.float16), {}, "tma/extent"),
+        (torch.empty(1, 64, dtype=torch.float16).expand(2**32 + 1, 64), {}, "tma/extent"),
+        (torch.empty(16, 72, dtype=torch.float16)[:, 1:65], {}, "tma/base"),
+        (torch.empty(2, 4, 11, 16, dtype=torch.float16), {"interleave": 1, "box": (1, 1, 8)}, "tma/interleave"),
+        (torch.empty(2, 4, 22, 8, dtype=torch.float16)[:, :, ::2], {"interleave": 1, "box": (1, 1, 8)}, "tma/stride"),
+        (SLICES, {"interleave": 2, "swizzle": 1, "box": (1, 1, 8)}, "tma/interleave"),
+    ],
+)  # fmt: skip
+def test_what_is_no_map_is_refused_by_name(tensor: Any, fields: dict[str, Any], code: str) -> None:
+    good = torch.empty(16, 64, dtype=torch.float16)
+    with pytest.raises(LaunchError) as caught:
+        tile.encode_tensor_map(good if tensor is None else tensor, **{"box": (8, 64), **fields})
+    assert code in caught.value.codes
+
+
+def test_the_nearest_legal_maps() -> None:
+    x = torch.empty(16, 64, dtype=torch.float16)
+    usual = tile.encode_tensor_map(x, box=(8, 64), swizzle=3)
+    for box, swizzle, format_ in (
+        ([8, 64], 3, "float16"), (np.array([8, 64]).tolist(), np.int64(3), None),
+        (torch.Size((8, 64)), 3, T.float16), ((np.int32(8), np.uint8(64)), 3, None),
+    ):  # fmt: skip
+        made = tile.encode_tensor_map(x, box=box, swizzle=swizzle, format=format_)
+        assert torch.equal(made, usual)
+    interleaved = tile.encode_tensor_map(SLICES, box=(1, 1, 8), interleave=1)
+    map_ = tensor_map.pictured(interleaved.numpy().tobytes())
+    assert map_ is not None and map_.dims == (11, 4, 2) and map_.strides_bytes == (176, 704)
 
 
 def test_bytes_without_nan_are_not_filled_with_it() -> None:

@@ -260,6 +260,80 @@ T.ptx["cp.async.mbarrier.arrive{suffix}.shared::cta.b64"](full.ptr_to([0]))
         assert torch.equal(y[:64], x[torch.arange(64) ^ 32])
 
 
+COPIES = """
+copy = T.ptx["cp.async.ca.shared.global"]
+for i in T.unroll(2):
+    if warp == 0:
+        T.cuda.tile.apply(copy, s.sub[i, lane : lane + 1], X.sub[i * 32 + lane : i * 32 + lane + 1], chunk_bytes=4)
+        T.ptx["cp.async.mbarrier.arrive.noinc.shared::cta.b64"](full.ptr_to([i]))
+"""
+"""Two copies of each lane of warp 0, and an arrival behind each."""
+
+
+@pytest.mark.parametrize("read", [(0, 0), (1, 0), (1, 1)])
+def test_an_arrival_waits_for_all_short_copies_before_it(read: tuple[int, int]) -> None:
+    """Who waits for the first barrier knows of the first copy alone, for the second of both."""
+    barrier, stage = read
+    wait = f"wait(full.ptr_to([{barrier}]), 0)\n"
+    k = program(f"{ready(32)}{COPIES}if warp == 1:\n    {wait}    Y[lane] = s[{stage}, 31 - lane]")
+    for seed in SEEDS:
+        x, y = tensors()
+        assert codes(k, x, y, 0, seed=seed) == []
+        assert torch.equal(y[:32], x[32 * stage : 32 * stage + 32].flip(0))
+
+
+def test_an_arrival_does_not_wait_for_later_short_copies() -> None:
+    body = (
+        f"{ready(32)}{COPIES}if warp == 1:\n    wait(full.ptr_to([0]), 0)\n    Y[lane] = s[1, lane]"
+    )
+    assert of_every_seed(body) == ["sim/in-flight"]
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+def test_a_ring_of_short_copies_is_clean(stages: int) -> None:
+    """Filled by ``cp.async``, whose arrivals may come in any order between threads."""
+    k = program(
+        ready(32)
+        + f"""
+copy = T.ptx["cp.async.ca.shared.global"]
+for r in range(n):
+    T.assume(0 <= r < 8)
+    i = r % {stages}
+    if warp == 0:
+        wait(empty.ptr_to([i]), ((r // {stages}) & 1) ^ 1)
+        T.cuda.tile.apply(copy, s.sub[i, lane : lane + 1], X.sub[r * 32 + lane : r * 32 + lane + 1], chunk_bytes=4)
+        T.ptx["cp.async.mbarrier.arrive.noinc.shared::cta.b64"](full.ptr_to([i]))
+    else:
+        wait(full.ptr_to([i]), (r // {stages}) & 1)
+        Y[r * 32 + lane] = s[i, 31 - lane]
+        arrive(SINK, empty.ptr_to([i]))
+"""
+    )
+    for seed in SEEDS:
+        x, y = tensors()
+        assert codes(k, x, y, 8, seed=seed) == []
+        assert torch.equal(y, x.view(8, 32).flip(1).flatten())
+
+
+def test_others_run_between_the_phases_that_a_warp_ends() -> None:
+    """A producer that waits for nobody laps its consumers in some order of execution, not in all."""
+    k = program(
+        ready(1)
+        + """
+for r in range(n):
+    if warp == 0:
+        if lane == 0:
+            s[r % 2, 0] = T.cast(r, "float32")
+            arrive(SINK, full.ptr_to([r % 2]))
+    else:
+        wait(full.ptr_to([r % 2]), (r // 2) & 1)
+        Y[r * 32 + lane] = s[r % 2, 0]
+"""
+    )
+    found = {tuple(codes(k, *tensors(), 5, seed=seed)) for seed in SEEDS}
+    assert any("sim/race" in each for each in found)
+
+
 # --- faults of objects
 
 
@@ -271,7 +345,7 @@ T.ptx["cp.async.mbarrier.arrive{suffix}.shared::cta.b64"](full.ptr_to([0]))
         (ready() + "if t == 0:\n    init(full.ptr_to([0]), T.uint32(1))", "sim/mbarrier-init"),
         (ready(2) + "if t == 0:\n    arrive(SINK, full.ptr_to([0]))\n    init(full.ptr_to([0]), T.uint32(1))", "sim/mbarrier-init"),
         ("init(full.ptr_to([0]), T.uint32(1))", "sim/mbarrier-init"),
-        ("if t == 0:\n    init(full.ptr_to([0]), T.uint32(0))", "sim/mbarrier-init"),
+        ("if t == 0:\n    init(full.ptr_to([0]), T.cast(t, 'uint32'))", "sim/mbarrier-init"),
         ("if t == 0:\n    init(T.ptx.addr(full.ptr_to([0]), 4), T.uint32(1))", "sim/misaligned"),
         (ready() + "if t == 0:\n    full[0] = T.uint64(0)", "sim/mbarrier-object"),
         (ready() + "if t == 0:\n    Y[0] = T.float32(full[1])", "sim/mbarrier-object"),
@@ -342,7 +416,7 @@ def test_bytes_that_never_come_and_who_announced_them() -> None:
 def test_more_bytes_than_an_object_counts() -> None:
     body = (
         ready(2)
-        + "if t == 0:\n    announce(SINK, full.ptr_to([0]), T.uint32(1048576))\n    complete(full.ptr_to([0]), T.uint32(1048576))"
+        + "if t == 0:\n    announce(SINK, full.ptr_to([0]), T.cast(t + 1048576, 'uint32'))\n    complete(full.ptr_to([0]), T.cast(t + 1048576, 'uint32'))"
     )
     assert [d.code for d in found(body)] == ["sim/mbarrier-bytes"]
 

@@ -55,7 +55,7 @@ MAX_CHUNK_BYTES = (1 << 20) - CHUNK_GRANULE_BYTES
 
 CHUNK_BYTES = Param(
     "chunk_bytes", "static", "int", None,
-    "Bytes of one copy, a positive multiple of 16.", required=True,
+    "Bytes of one copy, a multiple of 16 below 2^20.", required=True,
 )  # fmt: skip
 MBAR = Param(
     "mbar", "runtime", "shared address", None,

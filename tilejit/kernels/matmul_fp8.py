@@ -75,7 +75,9 @@ class Fp8Plan:
         if self.b_columns not in (0, 1, SCALED_COLUMNS):
             raise ValueError(f"b_columns is {self.b_columns}, expected 0, 1 or {SCALED_COLUMNS}")
         if self.b_columns and not self.unit_n:
-            raise ValueError("unit_n is 0, expected columns: sums with scales per slice are promoted")
+            raise ValueError(
+                "unit_n is 0, expected columns: sums with scales per slice are promoted"
+            )
         if self.unit_n and self.in_flight:
             raise ValueError("1 wgmma group in flight, expected 0: units wait for each other")
 
@@ -649,9 +651,7 @@ def matmul_fp8(a, b, a_scale, b_scale, *, out=None, out_dtype=None, fast_accum=T
     facts += (facts_of("a_scale", a_scale), facts_of("b_scale", b_scale))
     given = out is not None
     if not given:
-        out = torch.empty(
-            (a.shape[0], b.shape[1]), dtype=_result_dtype(out_dtype), device=a.device
-        )
+        out = torch.empty((a.shape[0], b.shape[1]), dtype=_result_dtype(out_dtype), device=a.device)
     of_out = facts_of("out", out)
     if given and out_dtype not in (None, of_out.dtype):
         raise ValueError(f"out is {of_out.dtype}, and out_dtype {out_dtype}")

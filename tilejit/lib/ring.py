@@ -1,8 +1,9 @@
 """A ring of shared-memory stages between producers and consumers, in the kernel language.
 
-Stage s has two mbarriers. ``full[s]`` completes when its producers have arrived and the bytes that they
-announced are there; ``empty[s]`` when its consumers have arrived, who then read it no more. Both sides
-walk the ring at a *position*, a stage and the parity of the round, which starts at (0, 0):
+Stage s has two mbarriers, in shared buffers ``full`` and ``empty`` of (stages,) uint64. ``full[s]``
+completes when its producers have arrived and the bytes that they announced are there; ``empty[s]`` when
+its consumers have arrived, who then read it no more. Both sides walk the ring at a *position*, a stage
+and the parity of the round, which starts at (0, 0):
 
     producer: wait_empty, announce bytes, issue copies that complete on full[stage]
     consumer: wait_full, read the stage, release it when that is over
@@ -32,6 +33,7 @@ def create(
     """Initialise the barriers; all threads of the CTA call. ``producers`` and ``consumers``: arrivals
     that complete a phase. ``in_cluster``: they come from other CTAs, too; all threads of the cluster
     call."""
+    T.static_assert(full.dtype == T.uint64 and empty.dtype == T.uint64, "mbarriers are uint64")
     if T.cuda.linear_thread_id() == 0:
         for stage in T.unroll(full.shape[0]):
             T.ptx["mbarrier.init.shared::cta.b64"](full.ptr_to([stage]), T.uint32(producers))

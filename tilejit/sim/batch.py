@@ -9,6 +9,7 @@ Not here: choosing batches (``run``), running cohorts (``schedule``).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from random import Random
 from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 @dataclass(slots=True, eq=False)
 class Batch:
     """``alive``: lanes that exist and have not exited, (rows, 32). ``leader_lane``: the lane that
-    ``elect_sync`` prefers. ``arrivals``: cohorts split off while another ran."""
+    ``elect_sync`` prefers. ``random``: of the order of cohorts. ``arrivals``: cohorts split off while another ran."""
 
     geometry: Geometry
     first_cta: int
@@ -47,6 +48,7 @@ class Batch:
     faults: FaultLog
     thread_type: Any
     leader_lane: int
+    random: Random
     output: TextIO
     step_limit: int
     alive: Bools

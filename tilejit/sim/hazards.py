@@ -233,6 +233,12 @@ class Clocks:
         known, column = self.matrix[cluster], self._column(agent)
         known[threads, column] = np.maximum(known[threads, column], tick)
 
+    def of_agent(self, agent: int, tick: int) -> Clock:
+        """One that knows the agent's accesses of all ticks below ``tick`` to have happened."""
+        known = np.zeros(self._column(agent) + 1, np.int32)
+        known[-1] = tick
+        return Clock(known, {})
+
     def learn_end(self, cluster: int, threads: Ints, agent: int, tick: int) -> None:
         """``threads`` know that the agent's ticks below ``tick`` are over; no more than that."""
         held, column = self._held(PHASES, cluster), self._column(agent) - self.cluster_slots

@@ -26,6 +26,7 @@ from tilejit.sim.cohort import STOP
 from tilejit.sim.faults import Site, place
 from tilejit.sim.geometry import LANES, Bools, Ints
 from tilejit.sim.hazards import Clock, Clocks
+from tilejit.sim.late_arrivals import LateArrivals
 from tilejit.sim.memory import Lanes, taken
 
 if TYPE_CHECKING:
@@ -143,6 +144,7 @@ class Mbarriers:
         """Where objects were invalidated."""
         self.passed: dict[int, Bools] = {}
         """By row: lanes whose phase was over while the warp waits for others."""
+        self.late = LateArrivals()
         self.events = 0
         self.completed: set[int] = set()
 
@@ -474,7 +476,13 @@ class Mbarriers:
         def arrive() -> None:
             if self.live.get(barrier.offset) is not barrier:
                 return
-            copies.arrive_for(stamps, threads, barrier.agent, barrier.first_tick + phase)
+            tick = barrier.first_tick + phase
+            copies.arrive_for(stamps, threads, barrier.agent, tick)
+            if self.hazards:
+                if (known := self.late.known(threads)) is not None:
+                    barrier.released = known.joined(barrier.released)
+                if stamps:
+                    self.late.bring(threads, self.clocks.of_agent(barrier.agent, tick + 1))
             self._arrive(
                 barrier,
                 threads,
@@ -485,7 +493,7 @@ class Mbarriers:
                 release=False,
             )
 
-        c.batch.transfers.completions.append(arrive)
+        c.batch.transfers.completions.append(self.late.add(threads, arrive))
 
     # --- transaction bytes
 

@@ -47,6 +47,8 @@ Operation: TypeAlias = Callable[[Cohort], int]
 MBARRIER_WAITS = ("cuda.mbarrier_wait", "cuda.mbarrier_wait_acquire_cluster")
 TURNS_PER_YIELD = 64
 """Turns of a ``while`` after which other cohorts run: a loop may poll what they write."""
+YIELD_CHANCE = 1 / 2
+"""That others go on before a warp that has ended a phase."""
 
 
 @dataclass(slots=True)
@@ -448,6 +450,10 @@ class _Compiler:
             elif isinstance(step, Issue) and _may_suspend(step):
                 flush()
                 self._attempt(self.tile_steps.compile(step, span))
+            elif isinstance(step, Issue) and _may_end_phase(step):
+                actions.append(self.tile_steps.compile(step, span))
+                flush()
+                self._let_others_run()
             elif isinstance(step, Issue) and step.form.spelling == "bar.warp.sync":
                 if immediate(step.operands[0], step) & FULL_MASK != FULL_MASK:
                     raise unsimulated("`bar.warp.sync` of part of a warp", span)
@@ -502,6 +508,19 @@ class _Compiler:
         def run(c: Cohort) -> int:
             attempt(c)
             return hold_up(c, here, after, after)
+
+        self.emit(run)
+
+    def _let_others_run(self) -> None:
+        """Who has ended a phase may be slower than those who waited for it: the seed has it. Else a warp
+        that never waits would do all its work before anybody sees any of it."""
+        after = len(self.code) + 1
+
+        def run(c: Cohort) -> int:
+            if not c.batch.mbarriers.completed or c.batch.random.random() >= YIELD_CHANCE:
+                return after
+            c.pc = after
+            return STOP
 
         self.emit(run)
 
@@ -647,6 +666,10 @@ def _may_suspend(issue: Issue) -> bool:
     return issue.form.family == "mbarrier" and issue.form.modifiers[0] == "try_wait"
 
 
+def _may_end_phase(issue: Issue) -> bool:
+    return issue.form.family == "mbarrier" and issue.form.modifiers[0] in ("arrive", "arrive_drop")
+
+
 def _orders_memory(issue: Issue) -> bool:
     """Is it a fence between generic accesses? Those of proxies and barriers are instructions."""
     form = issue.form
@@ -704,7 +727,7 @@ def _count_turn(c: Cohort, span: Span | None) -> None:
             "sim/step-limit",
             f"a loop turned {c.batch.step_limit} times in the simulator; it may never end",
             span,
-            help="raise SimOptions.step_limit if the loop is meant to be that long",
+            help="tile.simulation(step_limit=…) allows more, if the loop is meant to be that long",
         )
 
 

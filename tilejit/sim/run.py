@@ -244,6 +244,7 @@ class _Simulation:
             self.faults,
             self.thread_type,
             self.leader_lane,
+            self.random,
             self.options.output or sys.stdout,
             self.options.step_limit,
             np.tile(alive, (ctas, 1)),
