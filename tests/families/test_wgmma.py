@@ -1095,3 +1095,17 @@ def test_operands_of_a_warpgroup_are_uniform() -> None:
     with pytest.raises(SimulationFault) as caught:
         by_hand(ones, ones[:8].clone(), torch.zeros(128, 4), True)
     assert "sim/wgmma-operand" in {d.code for d in caught.value.diagnostics}
+
+
+@tile.jit
+def raw_in_part(Y: T.Tensor((128,), "float32"), whole: T.constexpr):
+    T.device_entry(launch=T.cuda.LaunchConfig(grid=1, block=256))
+    if T.cuda.thread_idx("x") < (128 if whole else 32):
+        T.ptx["wgmma.commit_group.sync.aligned"]()
+
+
+def test_raw_instructions_need_whole_warpgroups() -> None:
+    y = torch.zeros(128)
+    raw_in_part.check(y, True, target="sm_90a")
+    with pytest.raises(tile.ContractError, match="scope/partial-warpgroup"):
+        raw_in_part.check(y, False, target="sm_90a")

@@ -11,6 +11,7 @@ import torch
 
 from tests.lib.hopper import need_hopper
 from tilejit import T, jit, simulation
+from tilejit.errors import TileError
 from tilejit.lib import activations, epilogue
 
 BARRIER = 1
@@ -115,3 +116,22 @@ def test_bias_then_activation(device: str, bias_dtype: torch.dtype) -> None:
         lambda sums: torch.relu(sums[:40, :100] + bias.cpu().float()),
         bias=bias, activation=activations.relu,
     )  # fmt: skip
+
+
+@jit
+def without_own_bias(C, bias, at_once: T.constexpr):
+    T.device_entry(launch=T.cuda.LaunchConfig(grid=1, block=128))
+    layout = T.cuda.mma_shared_layout((2, 64, 64), C.dtype)
+    buffer = T.alloc_shared((2, 64, 64), C.dtype, align=1024, layout=layout)
+    sums = T.alloc_local((1, 8, 2, 2), "float32", layout="default")
+    epilogue.store(C, buffer, sums, bias, None, None, 0, 0, BARRIER, at_once)
+
+
+@pytest.mark.parametrize(
+    ("biased", "at_once", "message"),
+    [(True, 1, "a bias needs own_bias"), (False, 0, "whole number of batches"), (False, 3, "whole number of batches")],
+)  # fmt: skip
+def test_what_does_not_fit_together(biased: bool, at_once: int, message: str) -> None:
+    c = torch.zeros(64, 64, dtype=torch.bfloat16)
+    with pytest.raises(TileError, match=message):
+        without_own_bias.check(c, torch.zeros(64) if biased else None, at_once, target="sm_90a")

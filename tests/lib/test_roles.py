@@ -7,6 +7,7 @@ import torch
 
 from tests.lib.hopper import need_hopper
 from tilejit import T, jit, simulation
+from tilejit.errors import TileError
 from tilejit.lib import roles
 
 REGISTERS_PER_SM = 65536
@@ -40,6 +41,13 @@ def test_every_warpgroup_has_its_role(device: str, consumers: int) -> None:
     out = torch.full((128 * (1 + consumers),), 9, dtype=torch.int32, device=device)
     named(out, consumers)
     assert out.view(-1, 128).tolist() == [[i] * 128 for i in range(-1, consumers)]
+
+
+@pytest.mark.parametrize("consumers", [0, 4])
+def test_there_are_registers_for_one_to_three_consumers(consumers: int) -> None:
+    out = torch.zeros(128 * (1 + consumers), dtype=torch.int32)
+    with pytest.raises(TileError, match="a producer has 1 to 3 consumers"):
+        named.check(out, consumers)
 
 
 @jit

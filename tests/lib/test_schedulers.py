@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tilejit import T, jit
+from tilejit.errors import TileError
 from tilejit.lib import schedulers
 
 ORDERS = [
@@ -59,6 +60,11 @@ def test_a_group_goes_down_before_it_goes_right(device: str) -> None:
     assert places_of(device, 5, 3, "snake", 2).tolist()[6:8] == [[2, 2], [3, 2]]
 
 
+def test_an_order_that_there_is_not() -> None:
+    with pytest.raises(TileError, match="order is grouped, snake or hilbert"):
+        places_of("cpu", 5, 3, "zigzag", 2)
+
+
 @jit
 def all_slices(
     OUT: T.Tensor(("ITEMS", 5), "int32"), tiles: T.int32, workers: T.int32, parts: T.constexpr,
@@ -74,6 +80,12 @@ def all_slices(
         OUT[item, 2] = begin
         OUT[item, 3] = end
         OUT[item, 4] = whole
+
+
+def test_a_tile_has_a_part() -> None:
+    out = torch.full((4, 5), -1, dtype=torch.int32)
+    with pytest.raises(TileError, match="at least one part"):
+        all_slices(out, 4, 4, 0, 11)
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 4])

@@ -9,6 +9,7 @@ import torch
 
 import tilejit as tile
 from tests.sim.written import codes, kernel, notes, reports
+from tilejit import T
 
 SEEDS = range(8)
 
@@ -623,3 +624,22 @@ else:
         x, y = tensors()
         assert codes(program(body), x, y, 0, seed=seed, step_limit=500) == []
         assert y[0] == 399
+
+
+@tile.jit
+def invalidated(Y: T.Tensor((32,), "int32"), lanes: T.constexpr):
+    T.device_entry(launch=T.cuda.LaunchConfig(grid=1, block=32))
+    t = T.cuda.thread_idx("x")
+    bar = T.alloc_shared((1,), "uint64", align=8)
+    if t == 0:
+        T.ptx["mbarrier.init.shared::cta.b64"](bar.ptr_to([0]), T.uint32(1))
+    T.cuda.cta_sync()
+    if t < lanes:
+        T.ptx["mbarrier.inval.shared::cta.b64"](bar.ptr_to([0]))
+
+
+def test_one_thread_invalidates() -> None:
+    y = torch.zeros(32, dtype=torch.int32)
+    invalidated(y, 1)
+    with pytest.raises(tile.SimulationFault, match="sim/race"):
+        invalidated(y, 2)

@@ -78,7 +78,10 @@ def store(
     T.assume(0 <= first_row < MAX_COORDINATE)
     T.assume(0 <= first_column < MAX_COORDINATE)
     leader = T.cuda.thread_in_warpgroup() == 0
-    T.static_assert(slabs % at_once == 0, "the buffer holds a whole number of batches")
+    T.static_assert(
+        at_once > 0 and slabs % at_once == 0, "the buffer holds a whole number of batches"
+    )
+    T.static_assert(bias is None or own_bias is not None, "a bias needs own_bias in shared memory")
     batches = blocks * T.ceildiv(count, at_once)
     # Stores of other batches may go on, if the buffer is gone round a whole number of times: the next
     # sums begin where these did.

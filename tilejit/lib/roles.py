@@ -19,6 +19,13 @@ REGISTERS = ((56, 256), (24, 240), (32, 160))
 8, no more than the SM's 65536 in all."""
 
 
+@jit
+def registers(consumers: T.constexpr):
+    """Per thread of the producer and of a consumer."""
+    T.static_assert(0 < consumers <= len(REGISTERS), "a producer has 1 to 3 consumers")
+    return REGISTERS[consumers - 1]
+
+
 def threads(consumers: int) -> int:
     """Of the CTA."""
     return THREADS * (1 + consumers)
@@ -27,13 +34,13 @@ def threads(consumers: int) -> int:
 @jit
 def produce(consumers: T.constexpr):
     """The executing warpgroup, number 0, gives up registers."""
-    T.ptx["setmaxnreg.dec.sync.aligned.u32"](REGISTERS[consumers - 1][0])
+    T.ptx["setmaxnreg.dec.sync.aligned.u32"](registers(consumers)[0])
 
 
 @jit
 def consume(consumers: T.constexpr):
     """The executing warpgroup waits for its registers. Returns which consumer it is, from 0 on."""
-    T.ptx["setmaxnreg.inc.sync.aligned.u32"](REGISTERS[consumers - 1][1])
+    T.ptx["setmaxnreg.inc.sync.aligned.u32"](registers(consumers)[1])
     consumer = T.cuda.warpgroup_id() - 1
     T.assume(0 <= consumer < consumers)
     return consumer

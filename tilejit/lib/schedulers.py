@@ -95,6 +95,7 @@ def curve(distance, side: T.constexpr):
 def items(tiles, workers, parts: T.constexpr):
     """(number of items, number of whole tiles, which come first). Tiles beyond the last whole wave are
     cut into ``parts`` items, unless that gives some worker two of them."""
+    T.static_assert(parts > 0, "a tile has at least one part")
     if parts == 1:
         return tiles, tiles
     rest = T.truncmod(tiles, workers)

@@ -311,7 +311,8 @@ class Mbarriers:
             window = self.shared.window
             assert window.objects is not None
             window.objects[offset : offset + OBJECT_BYTES] = False
-            self.shared.watch_write(window, np.array([offset]), OBJECT_BYTES, lanes, site, False)
+            offsets = np.full(lanes.threads.size, offset)
+            self.shared.watch_write(window, offsets, OBJECT_BYTES, lanes, site, False)
 
     def publish(self, c: Cohort) -> None:
         """The objects that the active lanes initialised are visible to their clusters: what went on before is

@@ -195,7 +195,7 @@ class _Check:
         form = raw.choose(call, forms, None)
         if form is not None:
             barriers.check_raw(call, form, self.target, self.report)
-            if form.mnemonic == "setmaxnreg":
+            if form.mnemonic in ("setmaxnreg", "wgmma"):
                 group = self._group(site.context, "thread", call)
                 if group is not None:
                     full_warpgroups(group, site.context, self.report, call.span)
