@@ -294,10 +294,11 @@ def _report_bound(
 def _picks(call: TileCall, operand: TensorOperand, report: Report) -> bool:
     """0 ≤ index and index + count ≤ extent of every axis that the operand's view is a part of."""
     for pick in operand.view.picks:
-        index = call.evaluator.integer(pick.index)
-        known, extent = index.constant, pick.extent
+        index, extent = call.evaluator.integer(pick.index), pick.extent
         if isinstance(extent, int):
-            if known is not None and 0 <= known <= extent - pick.count:
+            # As far as ranges tell, for all threads at once: mostly that is enough.
+            low, high = call.context.enclosure(index)
+            if low >= 0 and high + pick.count <= extent:
                 continue
             size = Affine(extent)
         else:
