@@ -529,16 +529,8 @@ def plan_matmul(m: int, n: int, k: int, a_k_major: bool, b_k_major: bool, sms: i
 
 def _addressable(matrix: Facts) -> bool:
     """May TMA read or write it? Rows start at multiples of 16 bytes."""
-    _, (pitch, _) = _rows(matrix)
+    _, (pitch, _) = products.launched(matrix)
     return (matrix.address | pitch * matrix.dtype.itemsize) % 16 == 0
-
-
-def _rows(matrix: Facts) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Shape and strides as a launch describes them: of a single row the pitch is its length, whatever
-    torch says."""
-    row_count, row_elems = matrix.shape
-    pitch = matrix.strides[0] if row_count > 1 else row_elems
-    return (row_count, row_elems), (pitch, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -569,7 +561,7 @@ def _prepared(a: Facts, b: Facts, bias: Facts | None, out: Facts | None) -> _Cal
         return None
     plan = plan_matmul(m, n, k, a_k_major, b_k_major, device.sms)
     spans = (0 if t is None else t.span_elems * t.dtype.itemsize for t in (a, b, bias, out))
-    return _Call(*map(_rows, (a_rows, b_rows, out)), plan, tuple(spans))
+    return _Call(*map(products.launched, (a_rows, b_rows, out)), plan, tuple(spans))
 
 
 def matmul(a, b, *, bias=None, activation=None, out=None):

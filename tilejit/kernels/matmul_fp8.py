@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 from tilejit import T, jit
 from tilejit.kernels import operands, products
 from tilejit.kernels.operands import Facts, facts_of
-from tilejit.lib import packed, ring, schedulers
+from tilejit.lib import epilogue, ring, roles, schedulers
 
 TILE_K = 128
 """Elements of a slice along K: rows of 128 bytes, the widest swizzle. Scales per slice come as often."""
@@ -83,7 +83,7 @@ class Fp8Plan:
 
     @property
     def threads(self) -> int:
-        return 128 * (1 + self.consumers)
+        return roles.threads(self.consumers)
 
     @property
     def own_rows(self) -> int:
@@ -103,11 +103,6 @@ class Fp8Plan:
     @property
     def stage_bytes(self) -> int:
         return (self.tile_m + self.tile_n) * TILE_K
-
-    @property
-    def registers(self) -> tuple[int, int]:
-        """Per thread of the producer and of the consumers."""
-        return {1: (56, 256), 2: (24, 240), 3: (32, 160)}[self.consumers]
 
 
 # --- the producer
@@ -280,21 +275,12 @@ def scale_slab(sums, row_scales, column_scales):
 @jit
 def write_slab(slab, sums):
     """A warpgroup's sums (eighths, 2, 2) to its 64 rows of 128 bytes in shared memory."""
-    warp, lane = T.cuda.warp_in_warpgroup(), T.cuda.lane_id()
     if slab.dtype == T.float32:
+        warp, lane = T.cuda.warp_in_warpgroup(), T.cuda.lane_id()
         pairs = slab.view(4, 2, 8, 4, 4, 2).sub[warp, :, lane // 4, :, lane % 4, :]
         T.cuda.tile.apply(T.ptx["st.shared.v2.b32"], pairs.permute(1, 0, 2), sums)
     else:
-        words = T.alloc_local((4, 4, 1), "uint32", layout="default")
-        packed.round_pairs(words, sums, slab.dtype)
-        rows = slab.view("uint32").view(4, 2, 8, 4, 2, 4)
-        rows = rows.sub[warp, :, :, :, :, :].permute(2, 3, 0, 1, 4).view(4, 4, 8, 4)
-        T.cuda.tile.apply(
-            T.ptx["stmatrix.sync.aligned.m8n8.x4.shared.b16"],
-            rows,
-            words.view(4, 4, 8, 4, layout=T.cuda.ldmatrix_layout(4, (4,))),
-            scope="warp",
-        )
+        epilogue.fill(slab.view(1, *slab.shape), sums)
 
 
 @jit
@@ -375,7 +361,7 @@ def matmul_scaled(
     rows_of_tiles = T.cast(tiles_m, "int32")
     tiles = rows_of_tiles * tiles_n
     if group == 0:
-        T.ptx["setmaxnreg.dec.sync.aligned.u32"](plan.registers[0])
+        roles.produce(plan.consumers)
         if T.cuda.thread_in_warpgroup() == 0:
             stage, parity = 0, 0
             for tile in range(T.cuda.block_idx("x"), tiles, T.cuda.grid_dim("x")):
@@ -390,8 +376,7 @@ def matmul_scaled(
                     load(b_ring.sub[stage], B, column * plan.tile_n, k * TILE_K, mbar)
                     stage, parity = ring.following(stage, parity, plan.stages)
     else:
-        T.ptx["setmaxnreg.inc.sync.aligned.u32"](plan.registers[1])
-        consumer = group - 1
+        consumer = roles.consume(plan.consumers)
         leader = T.cuda.thread_in_warpgroup() == 0
         total = T.alloc_local((plan.blocks_m, plan.tile_n // 8, 2, 2), "float32", layout="default")
         if plan.unit_n:
@@ -443,8 +428,7 @@ def matmul_scaled(
             store_tile(
                 C, c_buffer.sub[consumer], total, scales, first_row, first_column, consumer, plan
             )
-        if leader:
-            T.ptx["cp.async.bulk.wait_group"](0)
+        epilogue.finish()
 
 
 # --- the host side
@@ -582,24 +566,20 @@ def _check_result(m: int, n: int, out: Facts) -> None:
         raise ValueError(f"out has shape {tuple(out.shape)}, expected {(m, n)}")
     if str(out.dtype) not in _RESULTS:
         raise ValueError(f"out is {out.dtype}, expected {', '.join(_RESULTS)}")
-    if n > 1 and out.strides[1] != 1:
-        raise ValueError(f"the elements of out's rows lie {out.strides[1]} apart, expected 1")
-    if m > 1 and out.strides[0] < n:
-        raise ValueError(f"rows of out overlap: {n} elements, {out.strides[0]} apart")
+    products.check_rows(out)
 
 
 def _rows(what: str, line: str, matrix: Facts) -> tuple[tuple[int, int], tuple[int, int]]:
     """Shape and strides of an operand's rows, which TMA can address."""
-    row_count, row_elems = matrix.shape
-    pitch, step = matrix.strides
+    (row_count, row_elems), step = matrix.shape, matrix.strides[1]
     elem_bytes = matrix.dtype.itemsize
     if row_elems > 1 and step != 1:
         raise ValueError(
             f"the elements of {what}'s {line}s lie {step} apart, expected 1: tensor cores take 8-bit "
             "elements that lie side by side along K"
         )
-    if row_count == 1:
-        pitch = row_elems  # as a launch describes a tensor of one row, whatever torch says
+    launched = products.launched(matrix)
+    pitch, _ = launched[1]
     if (pitch * elem_bytes | matrix.address) % ALIGN_BYTES:
         longer = f", or a view of a matrix with longer {line}s" if row_count > 1 else ""
         raise ValueError(
@@ -608,7 +588,7 @@ def _rows(what: str, line: str, matrix: Facts) -> tuple[tuple[int, int], tuple[i
             f"that TMA addresses: {'N' if what == 'out' else 'K'} a multiple of "
             f"{ALIGN_BYTES // elem_bytes}{longer}"
         )
-    return (row_count, row_elems), (pitch, 1)
+    return launched
 
 
 @cache

@@ -65,10 +65,24 @@ def check(a: Facts, b: Facts, bias: Facts | None, out: Facts | None) -> None:
         raise ValueError(
             f"out is {out.dtype} of shape {tuple(out.shape)}, expected {a.dtype} of shape {shape}"
         )
-    if shape[1] > 1 and out.strides[1] != 1:
-        raise ValueError(f"the elements of out's rows lie {out.strides[1]} apart, expected 1")
-    if shape[0] > 1 and out.strides[0] < shape[1]:
-        raise ValueError(f"rows of out overlap: {shape[1]} elements, {out.strides[0]} apart")
+    check_rows(out)
+
+
+def check_rows(out: Facts) -> None:
+    """``ValueError`` for a result whose rows are not adjacent elements, apart from each other."""
+    (row_count, row_elems), (pitch, step) = out.shape, out.strides
+    if row_elems > 1 and step != 1:
+        raise ValueError(f"the elements of out's rows lie {step} apart, expected 1")
+    if row_count > 1 and pitch < row_elems:
+        raise ValueError(f"rows of out overlap: {row_elems} elements, {pitch} apart")
+
+
+def launched(matrix: Facts) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Shape and strides of rows of adjacent elements as a launch describes them: of a single row the
+    pitch is its length, whatever torch says."""
+    row_count, row_elems = matrix.shape
+    pitch = matrix.strides[0] if row_count > 1 else row_elems
+    return (row_count, row_elems), (pitch, 1)
 
 
 MAX_WGMMA_COLUMNS = 256

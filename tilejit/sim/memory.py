@@ -415,30 +415,17 @@ class Memory:
         """An access to bytes that an asynchronous copy has not finished with."""
         if self.faults.known("sim/in-flight", site.span, other.span, times):
             return
-        assert window.shadow is not None
-        size = window.shadow.granule_bytes
         state = self.copies.explain(stamp, earlier, thread) if self.copies is not None else None
         progress, repair = state or (
             "its CTA has ended without waiting for it",
             "nothing but the end of the launch orders accesses of different CTAs",
         )
         side = "write to" if other.writes else "read of"
-        offset = granule * size - window.shadow_offset
-        self.faults.add(
-            "sim/in-flight",
-            f"{size} bytes of `{self.owner(window, offset)}` are touched while an asynchronous copy's "
-            f"{side} them may still be under way",
-            site.span,
-            (
-                ("where", f"{self.geometry.describe_thread(thread)} {site.verb} here"),
-                ("copy", f"{self.geometry.describe_thread(earlier)}, at {place(other.span)}"),
-                ("address", self.describe(window, offset)),
-                ("state", progress),
-                ("help", repair),
-            ),
-            other.span,
-            times,
-        )  # fmt: skip
+        issued = "copy", f"{self.geometry.describe_thread(earlier)}, at {place(other.span)}"
+        doing = f"an asynchronous copy's {side} them"
+        self._report_under_way(
+            window, site, granule, thread, other, doing, issued, progress, repair, times
+        )
 
     def _not_waited_for(
         self,
@@ -454,8 +441,7 @@ class Memory:
         """An access to bytes of an asynchronous access whose completion the thread does not know."""
         if self.faults.known("sim/in-flight", site.span, other.span, times):
             return
-        assert window.shadow is not None and self.clocks is not None
-        size = window.shadow.granule_bytes
+        assert self.clocks is not None
         explain = self.clocks.explanations.get(agent)
         progress, repair = (
             explain(tick)
@@ -466,15 +452,37 @@ class Memory:
             )
         )
         side = "write to" if other.writes else "read of"
+        issued = "other", f"issued at {place(other.span)}"
+        doing = f"the {side} them by `{other.what}`"
+        self._report_under_way(
+            window, site, granule, thread, other, doing, issued, progress, repair, times
+        )
+
+    def _report_under_way(
+        self,
+        window: Window,
+        site: Site,
+        granule: int,
+        thread: int,
+        other: Site,
+        doing: str,
+        issued: tuple[str, str],
+        progress: str,
+        repair: str,
+        times: int,
+    ) -> None:
+        """``doing``: what may still be under way; ``issued``: the note of where that began."""
+        assert window.shadow is not None
+        size = window.shadow.granule_bytes
         offset = granule * size - window.shadow_offset
         self.faults.add(
             "sim/in-flight",
-            f"{size} bytes of `{self.owner(window, offset)}` are touched while the {side} them by "
-            f"`{other.what}` may still be under way",
+            f"{size} bytes of `{self.owner(window, offset)}` are touched while {doing} may still be "
+            "under way",
             site.span,
             (
                 ("where", f"{self.geometry.describe_thread(thread)} {site.verb} here"),
-                ("other", f"issued at {place(other.span)}"),
+                issued,
                 ("address", self.describe(window, offset)),
                 ("state", progress),
                 ("help", repair),

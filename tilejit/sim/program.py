@@ -488,12 +488,9 @@ class _Compiler:
         after = len(self.code) + 1
 
         def run(c: Cohort) -> int:
-            if c.mask is not None:
-                here = any_lane(c.mask)
-                if not here.all():
-                    if not here.any():
-                        return after
-                    return _split_rows(c, [(~here, after), (here, after - 1)])
+            elsewhere = _pass_by(c, after)
+            if elsewhere is not None:
+                return elsewhere
             if c.batch.warpgroups.whole(c):
                 return after
             c.wait, c.pc = Wait("warpgroup", span), after
@@ -565,13 +562,9 @@ class _Compiler:
         after = len(self.code) + 1
 
         def run(c: Cohort) -> int:
-            if c.mask is not None:
-                here = any_lane(c.mask)
-                if not here.all():
-                    # Warps without a lane here do not arrive.
-                    if not here.any():
-                        return after
-                    return _split_rows(c, [(~here, after), (here, after - 1)])
+            elsewhere = _pass_by(c, after)
+            if elsewhere is not None:
+                return elsewhere
             groups = known.groups(c)
             c.pc = after
             arrives = join.action == "sync"
@@ -707,6 +700,18 @@ def _split_branch(
         c.batch.arrivals.append(part)
     c.rows = c.rows[:0]
     return STOP
+
+
+def _pass_by(c: Cohort, after: int) -> int | None:
+    """Warps without a lane at the operation before ``after`` go on behind it; None where there are none."""
+    if c.mask is None:
+        return None
+    here = any_lane(c.mask)
+    if here.all():
+        return None
+    if not here.any():
+        return after
+    return _split_rows(c, [(~here, after), (here, after - 1)])
 
 
 def _split_rows(c: Cohort, parts: Sequence[tuple[Bools, int]]) -> int:
