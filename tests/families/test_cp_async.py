@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import tilejit as tile
+from tests.families import case
 from tests.tile import kit
 from tests.tile.kit import apply, at, buffer, codes, hw, i32, issues, op, region, text, var, whole
 from tilejit import T
@@ -90,30 +91,17 @@ def copied(X, Y, valid: T.int32, c: T.constexpr):
         Y[other, i] = s[other, i]
 
 
-class Case:
-    """What ``copied`` is specialised on; ``str`` is the test's id."""
+class Case(case.Case):
+    """What ``copied`` is specialised on."""
 
     def __init__(
-        self,
-        opcode: str,
-        chunk_bytes: int,
-        fill: str = "",
-        scope: str = "thread",
-        source: str = "uint8",
-        stored: str = "uint8",
-        chunks: int = 1,
-    ) -> None:
-        self.opcode, self.chunk_bytes, self.fill, self.scope = opcode, chunk_bytes, fill, scope
-        self.source, self.stored, self.chunks = source, stored, chunks
-
-    def __repr__(self) -> str:
-        return "-".join(str(v) for v in vars(self).values() if v != "")
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Case) and vars(self) == vars(other)
-
-    def __hash__(self) -> int:
-        return hash(repr(self))
+        self, opcode: str, chunk_bytes: int, fill: str = "", scope: str = "thread", source: str = "uint8",
+        stored: str = "uint8", chunks: int = 1,
+    ) -> None:  # fmt: skip
+        super().__init__(
+            opcode=opcode, chunk_bytes=chunk_bytes, fill=fill, scope=scope, source=source, stored=stored,
+            chunks=chunks,
+        )  # fmt: skip
 
     def expected(self, x: np.ndarray, valid: int) -> np.ndarray:
         chunks = x.reshape(ROWS, self.chunks, self.chunk_bytes).copy()

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import tilejit as tile
+from tests.families.case import Case
 from tests.tile import kit
 from tests.tile.kit import (
     apply,
@@ -48,22 +49,6 @@ ADD_FAR = f"cp.reduce.async.bulk.shared::cluster.shared::cta.{ARRIVES}.add.u32"
 HINT = ".L2::cache_hint"
 
 pytestmark = pytest.mark.usefixtures("round_trips")
-
-
-class Case:
-    """What a kernel is specialised on; ``repr`` is the test's id."""
-
-    def __init__(self, **values: Any) -> None:
-        self.__dict__.update(values)
-
-    def __repr__(self) -> str:
-        return "-".join(str(v) for v in vars(self).values() if v != "")
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Case) and vars(self) == vars(other)
-
-    def __hash__(self) -> int:
-        return hash(repr(self))
 
 
 THREADS = 64
@@ -334,6 +319,79 @@ def test_copies_to_another_cta(device: str, ctas: int, pitch: tuple[int, int]) -
     expected = np.full((ctas, 8, pitch[1]), 7, np.float16)
     expected[..., :128] = np.roll(x, 1, axis=0)[..., :128]
     assert np.array_equal(out.cpu().numpy(), expected)
+
+
+@tile.jit
+def sent_in_part(
+    X: T.Tensor((2, 4, 32), "float32"), Y: T.Tensor((2, 4, 32), "float32"), stage: T.int32, sends: T.int32
+):  # fmt: skip
+    """Each CTA sends one of four rows, chosen at run time, to the other; only ``sends`` CTAs do."""
+    T.device_entry(launch=T.cuda.LaunchConfig(grid=2, block=32, cluster=2))
+    T.assume(0 <= stage < 4)
+    t, rank = T.cuda.thread_idx("x"), T.cuda.cluster_cta_id("x")
+    s = T.alloc_shared((4, 32), "float32", layout="default", align=16)
+    d = T.alloc_shared((4, 32), "float32", layout="default", align=16)
+    bars = T.alloc_shared((1,), "uint64", align=8)
+    for row in range(4):
+        s[row, t] = X[rank, row, t]
+        d[row, t] = T.float32(7)
+    if t == 0:
+        T.ptx["mbarrier.init.shared.b64"](bars.ptr_to([0]), T.uint32(1))
+        expected = T.uint32(128) if 1 - rank < sends else T.uint32(0)
+        T.ptx["mbarrier.arrive.expect_tx.shared.b64"](T.ptx.SINK, bars.ptr_to([0]), expected)
+        T.ptx["fence.mbarrier_init.release.cluster"]()
+    T.ptx["fence.proxy.async.shared::cta"]()
+    T.cuda.cluster_sync()
+    if t == 0:
+        T.cuda.tile.apply(
+            T.ptx["cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes"],
+            d.sub[stage, :], s.sub[stage, :], chunk_bytes=128, mbar=bars.ptr_to([0]),
+            remote_cta_id=1 - rank, pred=rank < sends,
+        )  # fmt: skip
+    T.cuda.mbarrier_wait_acquire_cluster(bars.ptr_to([0]), 0)
+    for row in range(4):
+        Y[rank, row, t] = d[row, t]
+    T.cuda.cluster_sync()
+
+
+@pytest.mark.parametrize(("stage", "sends"), [(0, 2), (3, 2), (2, 1), (1, 0)])
+def test_a_stage_at_run_time_and_a_skipped_send(device: str, stage: int, sends: int) -> None:
+    """What is skipped completes nothing: its receiver expects no bytes of it."""
+    x = torch.arange(256, dtype=torch.float32).reshape(2, 4, 32)
+    out = torch.zeros_like(x).to(device)
+    sent_in_part(x.to(device), out, stage, sends)
+    expected = torch.full_like(x, 7)
+    for sender in range(sends):
+        expected[1 - sender, stage] = x[sender, stage]
+    assert torch.equal(out.cpu(), expected)
+
+
+@tile.jit
+def waits_for_groups(X: T.Tensor((32,), "float32"), Y: T.Tensor((32,), "float32"), c: T.constexpr):
+    """A load that is waited for with its barrier, or with the groups of other copies."""
+    T.device_entry(launch=T.cuda.LaunchConfig(grid=1, block=32))
+    t = T.cuda.thread_idx("x")
+    s = T.alloc_shared((32,), "float32", layout="default", align=16)
+    bar = T.alloc_shared((1,), "uint64", align=8)
+    if t == 0:
+        T.ptx["mbarrier.init.shared.b64"](bar.ptr_to([0]), T.uint32(1))
+        T.ptx["fence.mbarrier_init.release.cluster"]()
+        T.ptx["mbarrier.arrive.expect_tx.shared.b64"](T.ptx.SINK, bar.ptr_to([0]), T.uint32(128))
+    T.cuda.cta_sync()
+    if t == 0:
+        T.cuda.tile.apply(T.ptx[LOAD], s, X, chunk_bytes=128, mbar=bar.ptr_to([0]))
+        T.ptx[f"{c}.commit_group"]()
+        T.ptx[f"{c}.wait_group"](0)
+        Y[0] = s[0]
+    T.cuda.mbarrier_wait(bar.ptr_to([0]), 0)
+    Y[t] = s[t]
+
+
+@pytest.mark.parametrize("groups", ["cp.async", "cp.async.bulk"])
+def test_groups_do_not_complete_what_a_barrier_does(groups: str) -> None:
+    with pytest.raises(SimulationFault) as caught:
+        waits_for_groups(torch.ones(32), torch.zeros(32), groups)
+    assert "sim/in-flight" in caught.value.codes
 
 
 @tile.jit
@@ -884,6 +942,10 @@ def test_the_barrier() -> None:
     assert codes(load_call(mbar=nodes.Address(BARS, i32(4), SHARED))) == [
         "cp_async_bulk/mbar-alignment"
     ]
+    mapped = nodes.Call("cuda.map_shared_rank", (MBAR, i32(1)), nodes.UINT32)
+    for make in (load_call, send_call):
+        assert codes(make(mbar=mapped)) == ["cp_async_bulk/keyword-type"]
+        assert "the local address" in text(make(mbar=mapped))
     each = nodes.Address(BARS, op("mul", TID, 8), SHARED)
     assert codes(load_call(mbar=each)) == []
     narrow = buffer("bars", (4,), "uint32", "shared", align=4)
@@ -964,6 +1026,14 @@ def test_the_chunk_is_the_last_axis() -> None:
         assert codes(load_call(src=row(X, wrong))) == ["tile/atom-shape"]
     for dtype, elements in (("uint8", 16), ("float16", 8), ("float64", 2)):
         assert codes(load_call(dst=row(buffer("o", (64, 64), dtype, "shared"), elements))) == []
+
+
+def test_elements_are_whole_bytes() -> None:
+    packed = region(whole(buffer("s", (64,), "float4_e2m1fn", "shared")), (0,), (32,))
+    assert codes(load_call(packed, region(whole(buffer("x", (64,), "uint8", "global")), (0,), (16,)))) == [
+        "cp_async_bulk/operand-type"
+    ]  # fmt: skip
+    assert "elements of 4 bits, expected whole bytes" in text(load_call(packed))
 
 
 def test_reductions_have_elements_of_their_type() -> None:

@@ -812,6 +812,67 @@ def test_packed_float4(swizzle: int, viewed: bool) -> None:
     assert np.array_equal(y.numpy(), expected)
 
 
+@tile.jit(target="sm_100a")
+def gathered_float4(X: T.Tensor(None, "uint8", align=32), Y, rows: T.Tensor((4,), "int32")):
+    """Four rows of packed float4, without their padding."""
+    T.device_entry(launch=T.cuda.LaunchConfig(grid=1, block=32))
+    t = T.cuda.thread_idx("x")
+    s = T.alloc_shared((4, 128), "uint8", layout="default", align=128)
+    mbar = T.alloc_shared((1,), "uint64", align=8)
+    wait_for(mbar, 4 * 64, t)
+    if t == 0:
+        T.cuda.tile.apply(T.ptx[load(2, mode=".tile::gather4")], s, X.view("float4_e2m1fn"), box=(1, 128),
+                          coords=(0, 128), mbar=mbar.ptr_to([0]),
+                          gather4=(rows[0], rows[1], rows[2], rows[3]))  # fmt: skip
+    T.cuda.mbarrier_wait(mbar.ptr_to([0]), 0)
+    for i in T.unroll(8):
+        row, byte = (i * 32 + t) // 64, (i * 32 + t) % 64
+        Y[row, byte] = s[row, byte // 8 * 16 + byte % 8]
+
+
+def test_gather4_of_packed_float4() -> None:
+    x = torch.arange(7 * 128).remainder(251).to(torch.uint8).reshape(7, 128)
+    y = torch.zeros(4, 64, dtype=torch.uint8)
+    gathered_float4(x, y, torch.tensor([5, 0, 6, 2], dtype=torch.int32))
+    assert torch.equal(y, x[[5, 0, 6, 2], 64:])
+
+
+@tile.jit
+def loaded_in_part(
+    X: T.Tensor((32, 32), "float32", align=16), Y: T.Tensor((32, 32), "float32"), n: T.int32
+):
+    """The first ``n`` lanes load a row each; the barrier expects no bytes of the others."""
+    T.device_entry(launch=T.cuda.LaunchConfig(grid=1, block=32))
+    t = T.cuda.thread_idx("x")
+    s = T.alloc_shared((32, 1, 32), "float32", layout="default", align=128)
+    mbar = T.alloc_shared((1,), "uint64", align=8)
+    for i in T.unroll(32):
+        s[i, 0, t] = T.float32(-1)
+    T.ptx["fence.proxy.async.shared::cta"]()
+    if t == 0:
+        T.ptx["mbarrier.init.shared::cta.b64"](mbar.ptr_to([0]), T.uint32(1))
+        T.ptx["fence.mbarrier_init.release.cluster"]()
+        T.ptx["mbarrier.arrive.expect_tx.shared::cta.b64"](
+            T.ptx.SINK, mbar.ptr_to([0]), T.cast(n * 128, "uint32")
+        )
+    T.cuda.cta_sync()
+    T.cuda.tile.apply(T.ptx[load(2)], s, X, box=(1, 32), coords=(0, 0), coord_steps=((1, 0),), scope="warp",
+                      mbar=mbar.ptr_to([0]), pred=t < n)  # fmt: skip
+    T.cuda.mbarrier_wait(mbar.ptr_to([0]), 0)
+    for i in T.unroll(32):
+        Y[i, t] = s[i, 0, t]
+
+
+@pytest.mark.parametrize("n", [0, 1, 17, 32])
+def test_a_skipped_load_completes_no_bytes(n: int, device: str) -> None:
+    x = torch.arange(1024, dtype=torch.float32, device=device).reshape(32, 32)
+    y = torch.zeros_like(x)
+    loaded_in_part(x, y, n)
+    expected = x.cpu().clone()
+    expected[n:] = -1
+    assert torch.equal(y.cpu(), expected)
+
+
 # --- maps of the caller's own
 
 
@@ -856,6 +917,39 @@ def test_bytes_that_are_no_map_are_a_fault() -> None:
     nothing[:] = 0
     with pytest.raises(tile.SimulationFault, match="sim/tensor-map"):
         by_pointer(nothing, x, y, "tile")
+
+
+@tile.jit
+def astray(map_: T.Tensor((128,), "uint8", align=64), X, what: T.constexpr):
+    """A raw load by CTA 0 of a cluster of two, into shared memory that may be the other's."""
+    T.device_entry(launch=T.cuda.LaunchConfig(grid=2, block=1, cluster=2))
+    s = T.alloc_shared((8, 32), "float32", layout="default", align=128)
+    mbar = T.alloc_shared((1,), "uint64", align=8)
+    wait_for(mbar, 1024, T.cuda.cluster_cta_id("x"))
+    T.cuda.cluster_sync()
+    if T.cuda.cluster_cta_id("x") == 0:
+        bar = mbar.ptr_to([0])
+        at = (T.int32(0), T.int32(0))
+        if what == "dst":
+            T.ptx[load(2)](T.cuda.map_shared_rank(s.ptr_to([0, 0]), 1), map_.ptr_to([0]), at, bar)
+        elif what == "mbar":
+            T.ptx[load(2)](s.ptr_to([0, 0]), map_.ptr_to([0]), at, T.cuda.map_shared_rank(bar, 1))
+        else:
+            T.ptx[load(2)](s.ptr_to([0, 0]), map_.ptr_to([0]), at, bar)
+        T.cuda.mbarrier_wait(bar, 0)
+    T.cuda.cluster_sync()
+
+
+@pytest.mark.parametrize("what", ["dst", "mbar"])
+def test_a_load_into_ones_own_memory_is_into_ones_own(what: str) -> None:
+    x = torch.zeros(8, 32)
+    map_ = tile.encode_tensor_map(x, box=(8, 32))
+    astray(map_, x, "nothing")
+    with pytest.raises(
+        tile.SimulationFault, match="expected an address of one's own CTA"
+    ) as caught:
+        astray(map_, x, what)
+    assert caught.value.diagnostics[0].code == "sim/out-of-bounds"
 
 
 @tile.jit
@@ -1048,6 +1142,57 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
 }  # fmt: skip
 
 
+def interleaved(
+    notation: str = "default", slices: int = 8, mode: int = 1, align: int = 32
+) -> dict[str, Any]:
+    """A rank-3 call on (N, C slices, W, channels) float16."""
+    elements = 8 * mode
+    return {
+        "opcode": load(3),
+        "tensor": global_((2, 4, 16, slices), notation, align=align), "box": (1, 1, 8), "coords": (0, 0, 0),
+        "swizzle": mode - 1, "interleave": mode,
+        "shared": shared((1, 1, 8, elements), "default" if mode == 1 else "swizzle(3,1,3) o (1,1,8,16)"),
+    }  # fmt: skip
+
+
+POINTER = nodes.Address(
+    buffer("maps", (128,), "uint8", "global", align=64), i32(0), nodes.PointerType("global")
+)
+MORE_REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
+    "a box that is no tuple": ({"box": 8}, "box", "box is 8, expected 2 integers"),
+    "strides of another rank": ({"element_strides": (1,)}, "element-strides", "2 integers"),
+    "steps that are no rows": ({"coord_steps": (8,), "shared": shared((2, 8, 64), "swizzle(3,3,3) o (2,8,64)")}, "coord-steps", "1 rows of 2"),
+    "a dimension of two strides": ({"tensor": global_((16, 64), "(4,4,64):(1024,64,1)")}, "strides", "dimension 0 of tensor has more than one stride"),
+    "a swizzled tensor": ({"tensor": global_((16, 64), "swizzle(3,3,3) o (16,64)")}, "strides", "swizzled or replicated"),
+    "a transposed tensor": ({"tensor": global_((16, 64), "(16,64):(1,16)")}, "stride", "innermost stride of tensor is 16 elements"),
+    "a missing policy": ({"opcode": load(2, tail=".L2::cache_hint")}, "cache-policy", "needs cache_policy"),
+    "a tensor in registers": ({"tensor": whole(buffer("r", (8, 64), "float16"))}, "space", "expected global"),
+    "an image in registers": ({"shared": whole(buffer("r", (8, 64), "float16"))}, "space", "expected shared"),
+    "a map at a shared address": ({"tensor": nodes.Address(M, i32(0), SHARED)}, "map", "encoded tensor map"),
+    "a number for the image": ({"shared": i32(3)}, "tensor-operand", "must be a tensor"),
+    "origins 64 bytes apart": ({"swizzle": 0, "box": (1, 32), "shared": shared((2, 1, 32)), "coord_steps": ((1, 0),)}, "alignment", "64 bytes above a multiple of 128"),
+    "the second row of swizzle 1": ({"swizzle": 1, "box": (4, 16), "shared": region(shared((8, 16), "swizzle(3,1,3) o (8,16)"), (1, 0), (4, 16))}, "alignment", "32 bytes above a multiple of 128"),
+    "a tile of swizzle 1 off its period": ({"swizzle": 1, "box": (8, 16), "shared": shared((8, 16), "swizzle(3,1,3) o (8,16)", align=128)}, "alignment", "256"),
+    "a tile of swizzle 2 off its period": ({"swizzle": 2, "box": (8, 32), "shared": shared((8, 32), "swizzle(3,2,3) o (8,32)", align=256)}, "alignment", "512"),
+    "an image with replicas": ({"swizzle": 0, "shared": shared((8, 64), "(8,64):(64,1) + R[2:512]")}, "image", "replicated"),
+    "slices of another width": (interleaved(slices=16), "interleave", "expected one slice of 16 bytes"),
+    "slices apart": (interleaved("(2,4,16,8):(1024,256,16,1)"), "stride", "innermost spatial stride of tensor is 16 elements, expected 8 elements: one slice"),
+    "interleave 2 without swizzle 1": ({**interleaved(slices=16, mode=2), "swizzle": 0, "shared": shared((1, 1, 8, 16))}, "swizzle", "interleave 2 needs swizzle 1"),
+    "interleave 2 from 16 bytes on": (interleaved(slices=16, mode=2, align=16), "base", "32-byte aligned start"),
+    "interleaved without the axis of channels": ({**interleaved(), "tensor": global_((2, 4, 16))}, "rank", "channels of a slice"),
+    "a long row through a map of one's own": ({"tensor": POINTER, "swizzle": 1, "box": (8, 64), "launch": {"params": (POINTER.buffer,)}}, "box", "at most 32 bytes"),
+}  # fmt: skip
+"""More of them: each is one step from a call that ``test_the_nearest_legal_values_are_legal`` has, or from
+``interleaved``."""
+REFUSED.update(MORE_REFUSED)
+
+
+@pytest.mark.parametrize("mode", [1, 2])
+def test_interleaved_calls_are_legal(mode: int) -> None:
+    f = kernel_of(**interleaved(slices=8 * mode, mode=mode))
+    assert codes(f) == [], text(f)
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_refusals(name: str) -> None:
     changes, what, shown = REFUSED[name]
@@ -1149,6 +1294,45 @@ def test_the_nearest_legal_values_are_legal() -> None:
         assert codes(function) == [], text(function)
 
 
+def test_a_row_without_a_swizzle_of_its_own_has_phase_0() -> None:
+    """One plain row is the image of a swizzled box where a swizzle period begins, and nowhere else."""
+    stage = hw("ctaid.x")  # 0 to 3
+    rows, stages = shared((8, 64)), shared((4, 8, 64))
+    assert codes(kernel_of(shared=region(rows, (0, 0), (1, 64)), box=(1, 64))) == []
+    assert codes(kernel_of(shared=region(rows, (1, 0), (1, 64)), box=(1, 64))) == [named("image")]
+    f = kernel_of(shared=region(rows, (stage, 0), (1, 64)), box=(1, 64))
+    assert codes(f) == [named("image")]
+    assert "its offset is not known to be whole swizzle periods" in text(f)
+    staged = region(stages, (stage, 0, 0), (1, 1, 64))
+    assert codes(kernel_of(shared=staged, box=(1, 64), coord_steps=((0, 0),))) == []
+
+
+def test_every_field_reaches_the_map() -> None:
+    given = {"box": (6, 4, 16), "coords": (0, 0, 0), "element_strides": (3, 2, 1), "swizzle": 2,
+             "l2_promotion": 3, "oob_fill": 1, "tensor": global_((8, 12, 64)),
+             "shared": shared((2, 2, 16), "swizzle(3,2,3) o (2,2,16):(64,32,1)")}  # fmt: skip
+    (issue,) = issues(kernel_of(load(3), **given))
+    box = issue.operands[1]
+    assert isinstance(box, TensorBox)
+    assert box.map == tensor_map.TensorMapSpec(
+        "X", 0, "float16", (64, 12, 8), (128, 1536), (16, 4, 6), (1, 2, 3), 0, 2, 3, 1
+    )
+
+
+def test_a_barrier_of_another_cta_is_a_cluster_address() -> None:
+    far = nodes.Call("cuda.map_shared_rank", (LEGAL["mbar"], i32(0)), nodes.UINT32)
+    assert codes(kernel_of(load(2, "shared::cluster"), mbar=far)) == []
+
+
+def test_a_prefetch_names_a_format_or_none() -> None:
+    def prefetch(format_: str | None) -> list[str]:
+        return codes(kernel_of(PREFETCH, order=("tensor",), tensor=POINTER, mbar=None, swizzle=0, format=format_,
+                               launch={"params": (POINTER.buffer,)}))  # fmt: skip
+
+    assert prefetch(None) == prefetch("tf32") == []
+    assert prefetch("float16x") == [named("format")]
+
+
 def test_operands_the_wrong_way_round() -> None:
     assert codes(kernel_of(order=("tensor", "shared"))) == [named("direction")]
     swapped = kernel_of(store(2), order=("shared", "tensor"), mbar=None)
@@ -1208,6 +1392,13 @@ def test_gathers_take_boxes_of_one_row() -> None:
     scatter = {"order": ("tensor", "shared"), "mbar": None}
     opcode = store(2, mode=".tile::scatter4")
     assert codes(kernel_of(opcode, **scatter, **four, **on)) == []
+    stepped = {
+        **four,
+        "shared": shared((2, 4, 64), "swizzle(3,3,3) o (2,4,64)"),
+        "coord_steps": ((4, 0),),
+    }
+    assert codes(kernel_of(gather, **stepped, **on)) == [named("coord-steps")]
+    assert codes(kernel_of(gather, interleave=1, **four, **on)) == [named("box")]
     four["gather4"] = (0, -5, 2, 9)
     function = kernel_of(opcode, **scatter, **four, **on)
     assert codes(function) == [named("coordinates")]
@@ -1234,6 +1425,23 @@ def test_float4_is_loaded_only_in_rows_of_128() -> None:
     assert codes(kernel_of(**{**good, "tensor": short})) == [named("extent")]
     low = whole(buffer("X", (16, 256), "float4_e2m1fn", "global", align=16))
     assert codes(kernel_of(**{**good, "tensor": low})) == [named("base")]
+
+
+@pytest.mark.parametrize(
+    ("start", "pitch", "code"),
+    [(0, 512, None), (64, 512, None), (1, 512, "strides"), (65, 512, "strides"), (32, 512, "base"),
+     (0, 513, "strides"), (0, 520, "stride"), (0, 576, None)],
+)  # fmt: skip
+def test_float4_tensors_start_and_go_on_at_whole_bytes(
+    start: int, pitch: int, code: str | None
+) -> None:
+    """Two elements share a byte: what starts at the second of them is not what starts at the first."""
+    full = whole(
+        buffer("X", (16, 512), "float4_e2m1fn", "global", f"(16,512):({pitch},1)", align=32)
+    )
+    f = kernel_of(tensor=region(full, (0, start), (16, 256)), box=(8, 128), swizzle=0,
+                  shared=shared((8, 128), dtype="uint8"))  # fmt: skip
+    assert codes(f) == ([] if code is None else [named(code)]), text(f)
 
 
 def test_a_read_only_tensor_is_not_stored_to() -> None:

@@ -944,6 +944,7 @@ def test_touching_accumulators_in_flight_is_found() -> None:
     assert ordered("fence", "mma", "D", "commit_group", 0) == ["wgmma/in-flight"]
     assert ordered("fence", "mma", "commit_group", 1, "D") == ["wgmma/in-flight"]
     assert ordered("fence", "mma", "commit_group", "commit_group", 1, "D") == []
+    assert ordered("fence", "mma", "commit_group", "commit_group", 3, "D") == ["wgmma/in-flight"]
 
 
 def test_what_only_some_ways_hold_is_left_to_the_simulator() -> None:
@@ -951,6 +952,44 @@ def test_what_only_some_ways_hold_is_left_to_the_simulator() -> None:
     maybe = guard(op("lt", hw("ctaid.x"), 2), wait)
     assert ordered("fence", "mma", "commit_group", maybe, "D") == []
     assert ordered(guard(op("lt", hw("ctaid.x"), 2), raw(FENCE)), "mma", "commit_group", 0) == []
+
+
+MMA = apply(PREFIX + BF16, accumulators(), a_tile(), b_tile(), scope="warpgroup")
+COMMIT = raw("wgmma.commit_group.sync.aligned")
+WAIT = raw("wgmma.wait_group.sync.aligned", build.const(0, dtypes.int32))
+TOUCH = nodes.Store(
+    whole(accumulators().buffer), (build.const(0, dtypes.int32),), build.const(0.0, dtypes.float32)
+)
+SOME = op("lt", hw("ctaid.x"), 2)
+
+
+def rounds(*body: nodes.Stmt) -> nodes.For:
+    first, step = build.const(0, dtypes.int32), build.const(1, dtypes.int32)
+    return nodes.For(nodes.Var("i", nodes.INT32), first, build.const(4, dtypes.int32), step, body)
+
+
+def test_a_loop_is_left_where_it_is_broken_off() -> None:
+    """The product that a round begins is waited for at the start of the next one, where the loop may end."""
+    body = (WAIT, guard(SOME, nodes.Break()), raw(FENCE), MMA, COMMIT)
+    before = ("fence", "mma", "commit_group")
+    assert ordered(*before, nodes.While(body), "D") == []
+    assert ordered(*before, rounds(*body), "D") == []
+    breaking = nodes.While((guard(SOME, nodes.Break()), WAIT, raw(FENCE), MMA, COMMIT))
+    assert ordered(*before, breaking, "D") == ["wgmma/in-flight"]
+
+
+def test_only_the_ways_that_go_on_are_kept() -> None:
+    before = ("fence", "mma", "commit_group")
+    for leaves in (nodes.Return(), nodes.Break(), nodes.Continue()):
+        one = guard(SOME, WAIT, leaves)
+        assert ordered(*before, rounds(one, TOUCH)) == ["wgmma/in-flight"]
+    assert ordered(*before, rounds(guard(SOME, WAIT, nodes.Continue())), "D") == []
+    assert ordered(*before, rounds(WAIT, TOUCH, nodes.Continue())) == []
+
+
+def test_reports_are_of_first_rounds() -> None:
+    assert ordered("fence", rounds(TOUCH, raw(FENCE), MMA, COMMIT)) == []
+    assert ordered("fence", rounds(rounds(MMA, COMMIT, TOUCH, WAIT))) == ["wgmma/in-flight"]
 
 
 def test_one_instruction_fits_the_threads_registers() -> None:
@@ -1085,7 +1124,7 @@ def test_layouts_have_the_instructions_extents() -> None:
 
 
 @tile.jit
-def by_hand(A, B, D, uneven: T.constexpr):
+def by_hand(A, B, D, uneven: T.constexpr, base_offset: T.constexpr = 0):
     """One instruction with descriptors that the author packed: K-major, no swizzle."""
     T.device_entry(launch=T.cuda.LaunchConfig(grid=1, block=128))
     t = T.cuda.thread_idx("x")
@@ -1095,7 +1134,7 @@ def by_hand(A, B, D, uneven: T.constexpr):
     d = T.alloc_local((4,), "float32", layout="default")
     low_a = T.bitcast(a.ptr_to([0, 0]), "uint32") >> 4 | (64 * 16 // 16 << 16)
     low_b = T.bitcast(b.ptr_to([0, 0]), "uint32") >> 4 | (8 * 16 // 16 << 16)
-    high = T.uint64(128 // 16) << 32
+    high = T.uint64(128 // 16 | base_offset << 17) << 32
     if uneven:
         low_b += T.cast(t % 2, "uint32")
     T.ptx["wgmma.fence.sync.aligned"]()
@@ -1127,6 +1166,12 @@ def test_operands_of_a_warpgroup_are_uniform() -> None:
     with pytest.raises(SimulationFault) as caught:
         by_hand(ones, ones[:8].clone(), torch.zeros(128, 4), True)
     assert "sim/wgmma-operand" in {d.code for d in caught.value.diagnostics}
+
+
+def test_base_offsets_are_outside_the_simulator() -> None:
+    ones = torch.ones(64, 16, dtype=torch.bfloat16)
+    with pytest.raises(tile.errors.Unsimulated, match="with a base offset"):
+        by_hand(ones, ones[:8].clone(), torch.zeros(128, 4), False, 1)
 
 
 @tile.jit

@@ -8,6 +8,7 @@ import linecache
 import pytest
 
 from tests.frontend.kernels import Jit, lower, make, results, signature, tensor
+from tests.test_cluster_copy import cluster_copy
 from tilejit import dtypes as d
 from tilejit import frontend
 from tilejit.errors import SyntaxUnsupported
@@ -36,35 +37,6 @@ def scale_rows(
     T.cuda.tile.apply(T.ptx["st.global.v4.b32"], y, r, scope="cta")
 
 
-def cluster_copy(A: T.Tensor((64,), "float32"), B: T.Tensor((64,), "float32")):
-    T.device_entry(launch=T.cuda.LaunchConfig(grid=2, block=1, cluster=2))
-    rank = T.cuda.cluster_cta_id("x")
-    src = T.alloc_shared((64,), "float32", layout="default", align=16)
-    dst = T.alloc_shared((64,), "float32", layout="default", align=16)
-    mbar = T.alloc_shared((1,), "uint64", align=8)
-    remote_addresses = T.alloc_local((2,), "uint64", layout="default")
-    T.ptx.mbarrier.init.shared.b64(mbar.ptr_to([0]), T.uint32(1))
-    T.ptx.fence.mbarrier_init.release.cluster()
-    T.cuda.cluster_sync()
-    if rank == 0:
-        for i in range(64):
-            src[i] = A[i]
-        T.ptx.fence.proxy.async_.shared__cta()
-        T.ptx.mapa.u64(remote_addresses[0], mbar.ptr_to([0]), T.uint32(1))
-        T.ptx.mapa.u64(remote_addresses[1], dst.ptr_to([0]), T.uint32(1))
-        T.ptx["cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes"](
-            T.cast(remote_addresses[1], ty="uint32"),
-            src.ptr_to([0]), T.uint32(256),
-            T.cast(remote_addresses[0], ty="uint32"),
-        )  # fmt: skip
-    else:
-        T.ptx.mbarrier.arrive.expect_tx.shared.b64(mbar.ptr_to([0]), T.uint32(256))
-        T.cuda.mbarrier_wait(mbar.ptr_to([0]), 0)
-        for i in range(64):
-            B[i] = dst[i]
-    T.cuda.cluster_sync()
-
-
 def calls(function: ir.Function, op: str) -> list[ir.Call]:
     return [n for n in walk.descend(function.body) if isinstance(n, ir.Call) and n.op == op]
 
@@ -87,7 +59,7 @@ BULK = "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes"
 
 def test_the_contracts_cluster_example() -> None:
     row = tensor("float32", 64)
-    function = lower(cluster_copy, A=row, B=row).function
+    function = lower(cluster_copy.__wrapped__, A=row, B=row).function
     names = [c.args[0].value for c in calls(function, "ptx")]
     assert names[0] == "mbarrier.init.shared.b64" and {"mapa.u64", BULK} <= set(names)
     (wait,) = calls(function, "cuda.mbarrier_wait")

@@ -299,7 +299,7 @@ def test_the_fastest_measured_tile_is_chosen(size: tuple[int, int, int]) -> None
     ("size", "tile", "parts"),
     [
         ((8192, 8192, 8192), (256, 192), 2),  # 10 waves and 56 tiles of 132
-        ((1024, 1024, 16384), (128, 256), 4),  # 32 tiles
+        ((1024, 1024, 16384), (128, 128), 2),  # 64 tiles
         ((4096, 4096, 4096), (128, 256), 1),  # 3 waves and 116 tiles
         ((8448, 8448, 8192), (256, 192), 1),  # 11 waves
         ((4096, 4096, 512), (128, 256), 1),  # too short to be cut
@@ -320,8 +320,7 @@ def test_plans_are_bounded(sms: int, majors: tuple[bool, bool]) -> None:
     plans = set()
     for m in range(1, 20000, 61):
         plan = plan_matmul(m, 4096, 8192, *majors, sms)
-        tiles = -(-m // plan.tile_m) * -(-4096 // plan.tile_n)
-        assert plan.parts == 1 or plan.split(tiles)
+        assert plan.parts == 1 or plan.split(m, 4096)
         slots = torch.Size(plan.slots_shape)
         assert 4 * slots.numel() <= 64 << 20
         plans.add(plan)

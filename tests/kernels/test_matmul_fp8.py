@@ -276,6 +276,8 @@ def test_what_is_no_product_is_refused(device: str) -> None:
         (lambda: problem.multiplied(out=torch.zeros(32, 16, device=device).t()), "elements of out's rows lie 16 apart"),
         (lambda: problem.multiplied(out=[0]), "out is list"),
         (lambda: problem.multiplied(out_dtype="float16"), "out_dtype is 'float16', expected torch.bfloat16"),
+        (lambda: problem.multiplied(fast_accum="no"), "fast_accum is 'no', expected True or False"),
+        (lambda: problem.multiplied(fast_accum=1), "fast_accum is 1, expected True or False"),
         (lambda: problem.multiplied(out=wide[:1, :32].expand(16, 32)), "rows of out overlap"),
         (lambda: matmul_fp8(shared[:16].view(E4M3), b, sa, sb, out=shared.view(torch.bfloat16)[:16, :32]), "share memory with a"),
     )  # fmt: skip
@@ -295,6 +297,7 @@ def test_what_is_no_plan_is_refused() -> None:
         ({"tile_m": 64}, "32 x 256"),
         ({"stages": 0}, "stages is 0, expected a positive integer"),
         ({"in_flight": 1, "stages": 1}, "1 stage and 1 wgmma group"),
+        ({"snake": "no"}, "snake is 'no', expected True or False"),
         ({"unit_n": 96}, "units of 96 columns, .* divides tile_n = 256"),
         ({"unit_n": 64, "b_columns": 64}, "b_columns is 64, expected 0, 1 or 128"),
         ({"b_columns": 128}, "unit_n is 0"),

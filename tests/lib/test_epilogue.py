@@ -121,8 +121,9 @@ def test_bias_then_activation(device: str, bias_dtype: torch.dtype) -> None:
 @jit
 def without_own_bias(C, bias, at_once: T.constexpr):
     T.device_entry(launch=T.cuda.LaunchConfig(grid=1, block=128))
-    layout = T.cuda.mma_shared_layout((2, 64, 64), C.dtype)
-    buffer = T.alloc_shared((2, 64, 64), C.dtype, align=1024, layout=layout)
+    shape = (2, 64, 1024 // C.dtype.bits)
+    layout = T.cuda.mma_shared_layout(shape, C.dtype)
+    buffer = T.alloc_shared(shape, C.dtype, align=1024, layout=layout)
     sums = T.alloc_local((1, 8, 2, 2), "float32", layout="default")
     epilogue.store(C, buffer, sums, bias, None, None, 0, 0, BARRIER, at_once)
 
@@ -135,3 +136,5 @@ def test_what_does_not_fit_together(biased: bool, at_once: int, message: str) ->
     c = torch.zeros(64, 64, dtype=torch.bfloat16)
     with pytest.raises(TileError, match=message):
         without_own_bias.check(c, torch.zeros(64) if biased else None, at_once, target="sm_90a")
+    with pytest.raises(TileError, match="a bias is for slabs of 64 columns"):
+        without_own_bias.check(c.float(), torch.zeros(64), 1, target="sm_90a")

@@ -6,14 +6,16 @@
 Every form of ``mma.sync`` runs on codes spread over all exponents, near one another, cancelling,
 subnormal, and with infinities and NaNs. First the model as it stands, bit by bit. Then, for each type of
 input with finite codes, every combination of the parameters below; printed are those without a
-mismatch, or the closest. Not here: a verdict for other architectures than the one it runs on.
+mismatch, or the closest. ``wgmma_probe`` asks by the same ``Probe``. Not here: a verdict for other
+architectures than the one it runs on.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -23,7 +25,7 @@ from tests.sim.test_numeric_mma import KINDS, codes
 from tilejit.ptx.forms import Form
 from tilejit.ptx.spelling import forms_of_family
 from tilejit.sim.numeric import mma
-from tilejit.sim.numeric.formats import BY_PTX_TYPE, TF32, FloatFormat
+from tilejit.sim.numeric.formats import BY_PTX_TYPE, TF32
 from tilejit.sim.numeric.mma import Accumulator
 from tilejit.target import Target
 
@@ -51,64 +53,118 @@ def spread(kind: str, what: str, shape: tuple[int, ...], rng: np.random.Generato
     return found.view("<u8" if kind == "f64" else "<u4")
 
 
-def operands(form: Form, what: str, rng: np.random.Generator) -> list[np.ndarray]:
-    """A, B and C of many warps. In ``near`` C is close to minus what the products add up to, in
-    ``edge`` it is often zero."""
-    shape = Shape(form.spelling)
-    m, n, k = shape.mnk
-    kinds = shape.kinds
-    a, b, c = (
-        spread(kind, what, (CASES_PER_KIND, rows, columns), rng)
-        for kind, rows, columns in zip(kinds[1:], (m, n, m), (k, k, n))
-    )
-    if what == "near" and kinds[0] in ("f32", "f16"):
-        products = mma.multiply_accumulate(form, a, b, np.zeros_like(c))
-        sign = {"f32": 0x8000_0000, "f16": 0x8000_8000}[kinds[0]]
-        flips = rng.integers(0, 1 << 9, c.shape, dtype=np.uint32)
-        c[::2] = (products ^ np.uint32(sign) ^ flips)[::2]
-    if what == "edge":
-        c[::2] = 0
-    return [a, b, c]
-
-
-# --- the machine and the model
-
-
-def asked(device: str, form: Form, given: list[np.ndarray]) -> np.ndarray:
-    words = [x[:, None, None] for x in given]
-    return run(device, form.spelling.removeprefix(PREFIX), words)[:, 0, 0]
-
-
 def numbers(words: np.ndarray, kind: str) -> np.ndarray:
     """One code per element of D."""
     return words.view({"f16": "<u2", "f64": "<u8"}.get(kind, "<u4"))
 
 
-def first_mismatch(
-    form: Form, given: list[np.ndarray], got: np.ndarray, expected: np.ndarray
-) -> str:
-    case, row, column = (int(i) for i in np.argwhere(got != expected)[0])
-    kinds = Shape(form.spelling).kinds
-    a, b = given[0][case, row], given[1][case, column]
-    c = numbers(given[2], kinds[3])[case, row, column]
-    listed = [" ".join(f"{int(w):08x}" for w in x) for x in (a, b)]
-    return (
-        f"    A {listed[0]}\n    B {listed[1]}\n    C {int(c):x}  "
-        f"got {int(got[case, row, column]):x}, the model says {int(expected[case, row, column]):x}"
-    )
+# --- what is asked, whatever the instruction
+
+Matrices = list[np.ndarray]
+"""A, B and C in words, (…, rows, words)."""
 
 
-def compare_form(device: str, form: Form) -> None:
-    """The model as it stands, kind by kind."""
-    kind = Shape(form.spelling).kinds[0]
-    for what in KINDS if kind in ("f32", "f16", "f64") else ("any",):
-        given = operands(form, what, np.random.default_rng(KINDS.index(what)))
-        got = numbers(asked(device, form, given), kind)
-        expected = numbers(mma.multiply_accumulate(form, *given), kind)
-        wrong = int((got != expected).sum())
-        print(f"{form.spelling.removeprefix(PREFIX):40} {what:8} {wrong:6} of {got.size} differ")
-        if wrong:
-            print(first_mismatch(form, given, got, expected))
+@dataclass(frozen=True)
+class Probe:
+    """One instruction. ``kinds``: of D, A, B, C. ``draw``: operands by kind of input and seed."""
+
+    name: str
+    kinds: tuple[str, ...]
+    draws: int
+    draw: Callable[[str, int], Matrices]
+    asked: Callable[[Matrices], np.ndarray]
+    model: Callable[[Matrices], np.ndarray]
+
+    def operands(self, what: str, seed: int) -> Matrices:
+        """In ``near`` C is close to minus what the products add up to, in ``edge`` it is often zero."""
+        a, b, c = self.draw(what, seed)
+        if what == "near" and self.kinds[0] in ("f32", "f16"):
+            products = self.model([a, b, np.zeros_like(c)])
+            sign = {"f32": 0x8000_0000, "f16": 0x8000_8000}[self.kinds[0]]
+            flips = np.random.default_rng(seed).integers(0, 1 << 9, c.shape, dtype=np.uint32)
+            c[::2] = (products ^ np.uint32(sign) ^ flips)[::2]
+        if what == "edge":
+            c[::2] = 0
+        return [a, b, c]
+
+    def first_mismatch(self, given: Matrices, got: np.ndarray, expected: np.ndarray) -> str:
+        *lead, row, column = np.argwhere(got != expected)[0].tolist()
+        sides = given[0][(*lead, row)], given[1][(*lead, column)]
+        listed = [" ".join(f"{int(w):08x}" for w in x) for x in sides]
+        at = (*lead, row, column)
+        c = numbers(given[2], self.kinds[3])[at]
+        return (
+            f"    A {listed[0]}\n    B {listed[1]}\n    C {int(c):x}  got {int(got[at]):x}, the "
+            f"model says {int(expected[at]):x}"
+        )
+
+    def compare(self) -> None:
+        """The model as it stands, kind by kind."""
+        kind = self.kinds[0]
+        for what in KINDS if kind in ("f32", "f16", "f64") else ("any",):
+            wrong, count, example = 0, 0, ""
+            for seed in range(self.draws):
+                given = self.operands(what, seed)
+                got, expected = (numbers(f(given), kind) for f in (self.asked, self.model))
+                wrong += int((got != expected).sum())
+                count += got.size
+                if wrong and not example:
+                    example = self.first_mismatch(given, got, expected)
+            print(f"{self.name:40} {what:8} {wrong:6} of {count} differ")
+            if example:
+                print(example)
+
+    def search(self, grid: Iterable[Accumulator]) -> None:
+        """Which accumulators give the machine's bits on all finite inputs."""
+        kind = self.kinds[0]
+        formats = tuple(BY_PTX_TYPE[k] for k in self.kinds[1:])
+        sets = []
+        for what, seed in itertools.product(KINDS[:-1], range(self.draws)):
+            given = self.operands(what, 100 + seed)
+            values = [mma.unpacked(words, fmt) for words, fmt in zip(given, formats)]
+            sets.append((values, numbers(self.asked(given), kind)))
+        scores: list[tuple[int, Accumulator]] = []
+        for accumulator in grid:
+            wrong = 0
+            for values, got in sets:
+                found = mma.packed(mma.accumulate(*values, formats, accumulator), formats[2])
+                wrong += int((numbers(found, kind) != got).sum())
+            scores.append((wrong, accumulator))
+        scores.sort(key=lambda pair: pair[0])
+        exact = [a for wrong, a in scores if wrong == 0]
+        print(f"{self.name}: {len(exact)} accumulators without a mismatch")
+        for wrong, accumulator in scores[: max(3, len(exact))]:
+            print(f"    {wrong:7} mismatches  {accumulator}")
+
+
+def random(what: str, seed: int) -> np.random.Generator:
+    return np.random.default_rng((KINDS.index(what), seed))
+
+
+# --- mma.sync
+
+
+def probe(device: str, form: Form) -> Probe:
+    """Many warps at once."""
+    name = form.spelling.removeprefix(PREFIX)
+    shape = Shape(form.spelling)
+    m, n, k = shape.mnk
+
+    def draw(what: str, seed: int) -> Matrices:
+        rng = random(what, seed)
+        sizes = zip(shape.kinds[1:], (m, n, m), (k, k, n))
+        return [
+            spread(kind, what, (CASES_PER_KIND, rows, columns), rng)
+            for kind, rows, columns in sizes
+        ]
+
+    def asked(given: Matrices) -> np.ndarray:
+        return run(device, name, [x[:, None, None] for x in given])[:, 0, 0]
+
+    def model(given: Matrices) -> np.ndarray:
+        return mma.multiply_accumulate(form, *given)
+
+    return Probe(name, tuple(shape.kinds), 1, draw, asked, model)
 
 
 def grid(kind: str) -> Iterator[Accumulator]:
@@ -116,29 +172,6 @@ def grid(kind: str) -> Iterator[Accumulator]:
         BLOCKS, FRACTION_BITS, LEAST_EXPONENTS, ROUNDINGS
     ):
         yield Accumulator(block, bits, rounding, {"f32": 23, "f16": 10}[kind], least)
-
-
-def search_parameters(device: str, form: Form) -> None:
-    """Which accumulators give the machine's bits on all finite inputs."""
-    shape = Shape(form.spelling)
-    formats: tuple[FloatFormat, ...] = tuple(BY_PTX_TYPE[kind] for kind in shape.kinds[1:])
-    sets = []
-    for what in KINDS[:-1]:
-        given = operands(form, what, np.random.default_rng(100 + KINDS.index(what)))
-        values = [mma.unpacked(words, fmt) for words, fmt in zip(given, formats)]
-        sets.append((values, asked(device, form, given)))
-    scores: list[tuple[int, Accumulator]] = []
-    for model in grid(shape.kinds[0]):
-        wrong = 0
-        for values, got in sets:
-            found = mma.packed(mma.accumulate(*values, formats, model), formats[2])
-            wrong += int((numbers(found, shape.kinds[0]) != numbers(got, shape.kinds[0])).sum())
-        scores.append((wrong, model))
-    scores.sort(key=lambda pair: pair[0])
-    exact = [model for wrong, model in scores if wrong == 0]
-    print(f"{form.spelling.removeprefix(PREFIX)}: {len(exact)} accumulators without a mismatch")
-    for wrong, model in scores[: max(3, len(exact))]:
-        print(f"    {wrong:7} mismatches  {model}")
 
 
 def main() -> None:
@@ -150,11 +183,12 @@ def main() -> None:
         target = Target.of_capability(*torch.cuda.get_device_capability())
         print(torch.cuda.get_device_name())
     forms = [f for f in forms_of_family("mma_sync") if target.supports(f.min_target)]
-    for form in forms:
-        compare_form(device, form)
-    for form in forms:
-        if Shape(form.spelling).kinds[1] in ("f16", "bf16", "tf32"):
-            search_parameters(device, form)
+    probes = [probe(device, form) for form in forms]
+    for one in probes:
+        one.compare()
+    for one in probes:
+        if one.kinds[1] in ("f16", "bf16", "tf32"):
+            one.search(grid(one.kinds[0]))
 
 
 if __name__ == "__main__":

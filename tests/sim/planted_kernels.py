@@ -300,6 +300,34 @@ def cluster_oracle(x: Array) -> Array:
     return np.stack([x + factor * x[::-1] for factor in (2, 1)])
 
 
+# --- CTAs one after another, each waiting for a flag in global memory that the one before it sets
+
+FLAGS = '''
+def k(X: T.Tensor((4, 64), "float32"), F: T.Tensor((4,), "int32"), Y: T.Tensor((4, 64), "float32")):
+    """Y[c] = X[0] + ... + X[c]; F[c] is 99 when that is there."""
+    T.device_entry(launch=T.cuda.LaunchConfig(grid=4, block=64))
+    t, cta = T.cuda.thread_idx("x"), T.cuda.block_idx("x")
+    before = T.float32(0.0)
+    if cta > 0:
+        if t == 0:
+            seen = T.alloc_local((1,), "int32", layout="default")
+            seen[0] = 0
+            while seen[0] != 99:
+                T.ptx["ld.acquire.gpu.global.b32"](seen[0], F.ptr_to([cta - 1]))
+        T.cuda.cta_sync()
+        before = Y[cta - 1, t]
+    Y[cta, t] = before + X[cta, t]
+    T.cuda.cta_sync()
+    if t == 0:
+        T.ptx["st.release.gpu.global.b32"](F.ptr_to([cta]), T.int32(99))
+'''
+
+
+def flags_oracle(x: Array, flags: Array) -> Array:
+    del flags
+    return np.asarray(x.cumsum(axis=0))
+
+
 # --- a matrix product on Hopper: TMA loads, wgmma in two warpgroups, TMA stores
 
 TMA_GEMM = '''
@@ -399,6 +427,7 @@ SUBJECTS: dict[str, Subject] = {
     "roles": Subject(ROLES, (((8, 64, 4), FLOAT),), (64, 4), roles_oracle),
     "bulk": Subject(BULK, (((8, 128), FLOAT),), (8, 128), bulk_oracle),
     "cluster": Subject(CLUSTER, (((64,), FLOAT),), (2, 64), cluster_oracle),
+    "flags": Subject(FLAGS, (((4, 64), FLOAT), ((4,), torch.int32)), (4, 64), flags_oracle),
     "tma_gemm": Subject(
         TMA_GEMM,
         (((128, 256), HALF), ((128, 256), HALF), ((128, 128), FLOAT)),

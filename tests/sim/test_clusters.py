@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import tilejit as tile
+from tests.sim import written
 from tests.sim.handmade import WARP, b, codes, do, faults, i32, kernel, n, when
 from tilejit import T
 from tilejit.errors import SyntaxUnsupported, TileError
@@ -69,6 +70,77 @@ def test_only_the_cluster_is_reached_and_only_by_its_instructions() -> None:
     text = reported(read_neighbour, out(64), True, True, 1, "ld.shared.b32")["sim/out-of-bounds"]
     assert "only an instruction on `.shared::cluster` reaches" in text
     assert reported(read_neighbour, out(64), True, True, 0, "ld.shared.b32") == {}
+
+
+REMOTE = """
+def k(X: T.Tensor((32,), "uint32", align=16), Y: T.Tensor((2, 32), "uint32")):
+    T.device_entry(launch=T.cuda.LaunchConfig(grid=2, block=32, cluster=2))
+    t, rank = T.cuda.thread_idx("x"), T.cuda.cluster_cta_rank()
+    s = T.alloc_shared((32,), "uint32", layout="default", align=16)
+    mine = T.alloc_shared((32,), "uint32", layout="default", align=16)
+    bar = T.alloc_shared((1,), "uint64", align=8)
+    r = T.alloc_local((1,), "uint32", layout="default")
+    far = T.cuda.map_shared_rank(s.ptr_to([t]), 1 - rank)
+    far_bar = T.cuda.map_shared_rank(bar.ptr_to([0]), 1 - rank)
+    s[t] = T.cast(t, ty="uint32")
+    mine[t] = T.cast(t, ty="uint32")
+    T.ptx["fence.proxy.async.shared::cta"]()
+    if t == 0:
+        T.ptx["mbarrier.init.shared.b64"](bar.ptr_to([0]), T.uint32({arrivals}))
+        T.ptx["fence.mbarrier_init.release.cluster"]()
+    T.cuda.cta_sync()
+    if t == 0:
+        T.ptx["mbarrier.arrive.expect_tx.shared.b64"](T.ptx.SINK, bar.ptr_to([0]), T.uint32({nbytes}))
+    {first}
+    {access}
+    {last}
+"""
+"""Each of two CTAs reaches the other's ``s`` or ``bar``, between a first and a last way of joining it."""
+
+COMPLETES = "mbarrier::complete_tx::bytes"
+WAIT = "    T.cuda.mbarrier_wait_acquire_cluster(bar.ptr_to([0]), 0)"
+ONE_COPIES = "if t == 0:\n        T.cuda.tile.apply("
+REMOTE_ACCESSES: dict[str, tuple[str, int, int]] = {
+    "load": ('T.ptx["ld.shared::cluster.b32"](r[0], far)', 1, 0),
+    "store": ('T.ptx["st.shared::cluster.b32"](far, T.uint32(1))', 1, 0),
+    "atom": ('T.ptx["atom.relaxed.cluster.shared::cluster.add.u32"](r[0], far, T.uint32(1))', 1, 0),
+    "red": ('T.ptx["red.relaxed.cluster.shared::cluster.add.u32"](far, T.uint32(1))', 1, 0),
+    "arrive": ('T.ptx["mbarrier.arrive.release.cluster.shared::cluster.b64"](T.ptx.SINK, far_bar)', 33, 0),
+    "st.async": (f'T.ptx["st.async.shared::cluster.{COMPLETES}.b32"](far, T.uint32(1), far_bar)\n{WAIT}', 1, 128),
+    "red.async": (f'T.ptx["red.async.relaxed.cluster.shared::cluster.{COMPLETES}.add.u32"](far, T.uint32(1), far_bar)\n{WAIT}', 1, 128),
+    "copy": (f'{ONE_COPIES}T.ptx["cp.async.bulk.shared::cluster.shared::cta.{COMPLETES}"], s, mine, chunk_bytes=128, mbar=bar.ptr_to([0]), remote_cta_id=1 - rank)\n{WAIT}', 1, 128),
+    "multicast": (f'{ONE_COPIES}T.ptx["cp.async.bulk.shared::cluster.global.{COMPLETES}.multicast::cluster"], s, X, chunk_bytes=128, mbar=bar.ptr_to([0]), cta_mask=T.uint16(2 - rank))\n{WAIT}', 1, 128),
+}  # fmt: skip
+"""The access of each thread, or of one, with the arrivals and the bytes of the phase it may belong to."""
+
+JOIN, HALF, OTHER_HALF = "T.cuda.cluster_sync()", "T.cuda.cluster_arrive()", "T.cuda.cluster_wait()"
+RELAXED = 'T.ptx["barrier.cluster.arrive.relaxed.aligned"]()\n    T.cuda.cluster_wait()'
+NOT_STARTED = "sim/cluster-not-started"
+
+
+def reached(kind: str, first: str, last: str, seed: int, wait: str = WAIT) -> set[str]:
+    access, arrivals, nbytes = REMOTE_ACCESSES[kind]
+    access = access.replace(WAIT, wait)
+    text = REMOTE.format(access=access, arrivals=arrivals, nbytes=nbytes, first=first, last=last)
+    x = torch.zeros(32, dtype=torch.uint32)
+    return set(
+        written.codes(written.kernel(text), x, torch.zeros(2, 32, dtype=torch.uint32), seed=seed)
+    )
+
+
+@pytest.mark.parametrize("kind", list(REMOTE_ACCESSES))
+def test_a_cta_is_reached_between_its_start_and_its_end(kind: str) -> None:
+    """Of what completes on its barrier, its own wait tells; without, it is in flight at the end."""
+    for seed in SEEDS:
+        assert reached(kind, JOIN, JOIN, seed) == set()
+        assert NOT_STARTED in reached(kind, "", JOIN, seed)
+        early = reached(kind, HALF, f"{OTHER_HALF}\n    {JOIN}", seed)
+        assert NOT_STARTED in early, "an arrival is no wait"
+        assert NOT_STARTED not in reached(kind, RELAXED, JOIN, seed), "it runs, whatever it wrote"
+        if WAIT in REMOTE_ACCESSES[kind][0]:
+            assert "sim/in-flight" in reached(kind, JOIN, "", seed, wait="")
+        else:
+            assert reached(kind, JOIN, "", seed) == {"sim/cluster-exited"}
 
 
 @tile.jit
@@ -282,15 +354,17 @@ def test_barrier_numbers_that_cannot_be() -> None:
 
 
 @tile.jit
-def registers(Y, FIRST: T.constexpr, SECOND: T.constexpr):
-    """The first warpgroup changes to each of ``FIRST``, the two others to each of ``SECOND``."""
+def registers(Y, n: T.int32, FIRST: T.constexpr, SECOND: T.constexpr):
+    """The first warpgroup changes to each of ``FIRST``, the two others to each of ``SECOND``: in a loop, so
+    that the check before the launch leaves it to the simulator."""
     T.device_entry(launch=T.cuda.LaunchConfig(grid=1, block=384))
-    if T.cuda.warpgroup_id() == 0:
-        for word, count in FIRST:
-            T.ptx[f"setmaxnreg.{word}.sync.aligned.u32"](count)
-    else:
-        for word, count in SECOND:
-            T.ptx[f"setmaxnreg.{word}.sync.aligned.u32"](count)
+    for _ in range(n):
+        if T.cuda.warpgroup_id() == 0:
+            for word, count in FIRST:
+                T.ptx[f"setmaxnreg.{word}.sync.aligned.u32"](count)
+        else:
+            for word, count in SECOND:
+                T.ptx[f"setmaxnreg.{word}.sync.aligned.u32"](count)
     Y[T.cuda.thread_idx("x")] = 1
 
 
@@ -309,7 +383,7 @@ def registers(Y, FIRST: T.constexpr, SECOND: T.constexpr):
 )
 def test_register_budget(first: Any, second: Any, expected: set[str], seed: int) -> None:
     """384 threads start with 168 registers each."""
-    found = reported(registers, out(384), first, second, seed=seed)
+    found = reported(registers, out(384), 1, first, second, seed=seed)
     assert set(found) == expected
     for text in found.values():
         assert "setmaxnreg" in text

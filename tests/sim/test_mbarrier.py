@@ -10,6 +10,7 @@ import torch
 import tilejit as tile
 from tests.sim.written import codes, kernel, notes, reports
 from tilejit import T
+from tilejit.sim import schedule
 
 SEEDS = range(8)
 
@@ -346,11 +347,11 @@ for r in range(n):
         (ready() + "if t == 0:\n    init(full.ptr_to([0]), T.uint32(1))", "sim/mbarrier-init"),
         (ready(2) + "if t == 0:\n    arrive(SINK, full.ptr_to([0]))\n    init(full.ptr_to([0]), T.uint32(1))", "sim/mbarrier-init"),
         ("init(full.ptr_to([0]), T.uint32(1))", "sim/mbarrier-init"),
-        ("if t == 0:\n    init(full.ptr_to([0]), T.cast(t, 'uint32'))", "sim/mbarrier-init"),
-        ("if t == 0:\n    init(T.ptx.addr(full.ptr_to([0]), 4), T.uint32(1))", "sim/misaligned"),
+        ("if t == 0:\n    init(full.ptr_to([0]), T.cast(n - 8, 'uint32'))", "sim/mbarrier-init"),
+        ("if t == 0:\n    init(s.ptr_to([0, n - 7]), T.uint32(1))", "sim/misaligned"),
         (ready() + "if t == 0:\n    full[0] = T.uint64(0)", "sim/mbarrier-object"),
         (ready() + "if t == 0:\n    Y[0] = T.float32(full[1])", "sim/mbarrier-object"),
-        (ready() + "if t == 0:\n    wait(full.ptr_to([0]), 2)", "sim/mbarrier-parity"),
+        (ready() + "if t == 0:\n    wait(full.ptr_to([0]), n - 6)", "sim/mbarrier-parity"),
     ],
     ids=["before-init", "after-inval", "init-twice", "init-in-a-phase", "init-by-all", "no-arrivals",
          "misaligned", "stored-to", "loaded", "parity"],
@@ -417,7 +418,7 @@ def test_bytes_that_never_come_and_who_announced_them() -> None:
 def test_more_bytes_than_an_object_counts() -> None:
     body = (
         ready(2)
-        + "if t == 0:\n    announce(SINK, full.ptr_to([0]), T.cast(t + 1048576, 'uint32'))\n    complete(full.ptr_to([0]), T.cast(t + 1048576, 'uint32'))"
+        + "if t == 0:\n    announce(SINK, full.ptr_to([0]), T.cast(n + 1048568, 'uint32'))\n    complete(full.ptr_to([0]), T.cast(n + 1048568, 'uint32'))"
     )
     assert [d.code for d in found(body)] == ["sim/mbarrier-bytes"]
 
@@ -573,6 +574,20 @@ def test_a_lane_that_waits_in_a_loop_others_have_left(loop: str, code: str) -> N
     assert codes(k, *tensors(), 0) == [code]
 
 
+def test_only_a_deadlock_asks_what_lanes_may_do_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+
+    class Ahead(schedule.Ahead):
+        def __post_init__(self) -> None:
+            asked.append(self.by_writes)
+            super().__post_init__()
+
+    monkeypatch.setattr(schedule, "Ahead", Ahead)
+    waits = "if warp == 1:\n    wait(full.ptr_to([0]), 0)"
+    assert found(f"{ready()}if t == 0:\n    {ARRIVE}\n{waits}") == [] and asked == []
+    assert [d.code for d in found(ready() + waits)] == ["sim/deadlock"] and asked == [False]
+
+
 @pytest.mark.parametrize("kind", ["try_wait", "test_wait"])
 def test_polling_for_what_never_happens_is_a_deadlock(kind: str) -> None:
     body = (
@@ -643,3 +658,114 @@ def test_one_thread_invalidates() -> None:
     invalidated(y, 1)
     with pytest.raises(tile.SimulationFault, match="sim/race"):
         invalidated(y, 2)
+
+
+ONE_POLL = """
+if warp == 0:
+    s[0, lane] = 3.0
+    T.cuda.warp_sync()
+    if lane == 0:
+        arrive(SINK, full.ptr_to([0]))
+else:
+    over[0] = False
+    {polls}
+    Y[lane] = s[0, lane]
+"""
+A_POLL = "{kind}(over[0], full.ptr_to([0]), T.uint32(0))"
+WRONG_POLLS = {
+    "answer never read": A_POLL,
+    "if for while": f"if not over[0]:\n        {A_POLL}",
+    "a number of times": f"for i in range(3):\n        {A_POLL}",
+    "read before only": f"Y[lane + 32] = T.if_then_else(over[0], 1.0, 0.0)\n    {A_POLL}",
+}
+RIGHT_POLLS = {
+    "loop": f"while not over[0]:\n        {A_POLL}",
+    "wait where the poll fails": f"{A_POLL}\n    if not over[0]:\n        wait(full.ptr_to([0]), 0)",
+    "known already": f"wait(full.ptr_to([0]), 0)\n    {A_POLL}",
+}
+
+
+@pytest.mark.parametrize("kind", ["try_wait", "test_wait"])
+def test_a_poll_is_no_wait(kind: str) -> None:
+    """Whatever the seed: its answer may always be no, unless the thread knows better."""
+    for name, polls in (WRONG_POLLS | RIGHT_POLLS).items():
+        seen = of_every_seed(ready() + ONE_POLL.format(polls=polls.format(kind=kind)))
+        assert seen == ([] if name in RIGHT_POLLS else ["sim/race"]), name
+
+
+def test_a_poll_says_yes_where_nothing_is_missing() -> None:
+    """Of a phase that the thread has completed itself, or has heard of."""
+    own = "if t == 0:\n    arrive(SINK, full.ptr_to([0]))\n    test_wait(over[0], full.ptr_to([0]), T.uint32(0))"
+    both = f"{ready()}{own}\n    s[0, 0] = 1.0\nT.cuda.cta_sync()\nif t == 33:\n    test_wait(over[0], full.ptr_to([0]), T.uint32(0))"
+    shown = "\nif t == 0 or t == 33:\n    Y[t] = T.if_then_else(over[0], 1.0, 2.0)"
+    for seed in SEEDS:
+        x, y = tensors()
+        assert codes(program(both + shown), x, y, 0, seed=seed) == []
+        assert (y[0], y[33]) == (1.0, 1.0)
+
+
+def test_a_poll_that_is_read_may_say_yes_or_no() -> None:
+    body = ready() + ONE_POLL.format(
+        polls="for i in range(n):\n        Y[32 + lane] = 0.0\n    "
+        + A_POLL.format(kind="test_wait")
+        + "\n    Y[64 + lane] = T.if_then_else(over[0], 1.0, 2.0)\n    wait(full.ptr_to([0]), 0)"
+    )
+    answers = set()
+    for seed in range(24):
+        x, y = tensors()
+        assert codes(program(body), x, y, 8, seed=seed) == []
+        answers.add(y[64].item())
+    assert answers == {1.0, 2.0}
+
+
+INVAL = "if t == 0:\n    inval(full.ptr_to([0]))"
+LAST_USES = {
+    "other lanes wait": ("if warp == 0:\n    if lane == 0:\n        arrive(SINK, full.ptr_to([0]))\n    wait(full.ptr_to([0]), 0)", "warp"),
+    "another warp waits": ("if t == 0:\n    arrive(SINK, full.ptr_to([0]))\nif warp == 1:\n    wait(full.ptr_to([0]), 0)", "cta"),
+    "another warp polls": ("if t == 0:\n    arrive(SINK, full.ptr_to([0]))\nif warp == 1:\n    over[0] = False\n    while not over[0]:\n        try_wait(over[0], full.ptr_to([0]), T.uint32(0))", "cta"),
+    "another warp arrives": ("if t == 32:\n    arrive(SINK, full.ptr_to([0]))", "cta"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(LAST_USES))
+def test_inval_comes_after_every_use(name: str) -> None:
+    """A barrier that the other user joins before makes it right; without, every seed has a report."""
+    use, scope = LAST_USES[name]
+    assert of_every_seed(f"{ready()}{use}\nT.cuda.{scope}_sync()\n{INVAL}") == []
+    for seed in SEEDS:
+        reported = found(f"{ready()}{use}\n{INVAL}", seed=seed)
+        assert {"sim/mbarrier-inval", "sim/mbarrier-init"} & {d.code for d in reported}, reported
+
+
+def test_the_end_of_a_phase_tells_of_its_arrivals() -> None:
+    """Relaxed ones, too: who waits may invalidate."""
+    for kind in ("arrive", "arrive_relaxed"):
+        use = f"if t == 32:\n    {kind}(SINK, full.ptr_to([0]))\nif t == 0:\n    wait(full.ptr_to([0]), 0)"
+        assert of_every_seed(f"{ready()}{use}\n{INVAL}") == []
+
+
+def test_inval_while_bytes_are_missing() -> None:
+    (one,) = found(
+        ready() + f"if t == 0:\n    announce(SINK, full.ptr_to([0]), T.uint32(64))\n{INVAL}"
+    )
+    assert one.code == "sim/mbarrier-inval" and "64 bytes are missing" in one.message
+
+
+def test_inval_names_the_other_use() -> None:
+    use, _ = LAST_USES["other lanes wait"]
+    (one,) = found(f"{ready()}{use}\n{INVAL}")
+    assert "`T.cuda.mbarrier_wait` of thread (1, 0, 0)" in notes(one)["other"]
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_inval_after_short_copies(waits: bool) -> None:
+    wait = "    wait(full.ptr_to([0]), 0)\n" if waits else ""
+    body = f"""
+if t == 0:
+    T.ptx["cp.async.ca.shared.global"](s.ptr_to([0, 0]), X.ptr_to([0]), 16)
+    T.ptx["cp.async.mbarrier.arrive.noinc.shared::cta.b64"](full.ptr_to([0]))
+{wait}    inval(full.ptr_to([0]))
+"""
+    for seed in SEEDS:
+        expected = [] if waits else ["sim/mbarrier-inval"]
+        assert [d.code for d in found(ready() + body, seed=seed)] == expected

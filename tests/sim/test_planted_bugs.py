@@ -64,6 +64,14 @@ ARRIVE_EMPTY = (
     '            T.ptx["mbarrier.arrive.shared.b64"](T.ptx.SINK, empty.ptr_to([stage]))\n'
 )
 WAIT_FULL = "            T.cuda.mbarrier_wait(full.ptr_to([stage]), n // 2 % 2)\n"
+POLL_FULL = """            over = T.alloc_local((1,), "bool", layout="default")
+            T.ptx["mbarrier.try_wait.parity.shared::cta.b64"](over[0], full.ptr_to([stage]), T.cast(n // 2 % 2, ty="uint32"))
+"""
+LOADED = "X.sub[n, :], chunk_bytes=512, mbar=full.ptr_to([stage]))\n"
+END_FULL = """            for i in T.unroll(2):
+                T.cuda.mbarrier_wait(full.ptr_to([i]), 1)
+                T.ptx["mbarrier.inval.shared::cta.b64"](full.ptr_to([i]))
+"""
 WAIT_EMPTY = "                T.cuda.mbarrier_wait(empty.ptr_to([stage]), (n // 2 + 1) % 2)\n"
 TAKEN = "            a, b = ring[stage, 127 - c], ring[stage, 63 - c]\n"
 READ_FENCE = '            T.ptx["fence.proxy.async.shared::cta"]()\n'
@@ -231,6 +239,8 @@ BUGS: tuple[Bug, ...] = (
     bug("bulk", "slot counts more than its readers", "sim/deadlock", ("T.uint32(64)", "T.uint32(96)")),
     bug("bulk", "barriers used before they are initialised", "sim/mbarrier-init", ("    if t == 0:\n        for i in T.unroll(2):", "    if t == 95:\n        for i in T.unroll(2):"), (PUBLISH + "    T.cuda.cta_sync()\n", PUBLISH)),
     bug("bulk", "second barrier not initialised", "sim/mbarrier-init", ("        for i in T.unroll(2):\n            T.ptx", "        for i in T.unroll(1):\n            T.ptx")),
+    bug("bulk", "polls once for the row", "sim/in-flight", (WAIT_FULL, POLL_FULL)),
+    bug("bulk", "barriers end while others wait", "sim/mbarrier-inval or sim/mbarrier-init", (LOADED, LOADED + END_FULL)),
     bug("bulk", "no proxy fence", "sim/proxy-fence", (PROXY, PROXY.split("\n", 1)[1])),
     bug("bulk", "proxy fence of global memory", "sim/proxy-fence", (PROXY, PROXY.replace("shared::cta", "global"))),
     bug("bulk", "no proxy fence after reading a row", "sim/proxy-fence", (READ_FENCE + ARRIVE_EMPTY, ARRIVE_EMPTY)),
@@ -259,6 +269,11 @@ BUGS: tuple[Bug, ...] = (
     bug("cluster", "ends while the other still sends", "sim/in-flight", (PART, PART.removesuffix("    T.cuda.cluster_sync()\n"))),
     bug("cluster", "loaded by both CTAs", "sim/mbarrier-bytes", ("if t == 0 and rank == 0", "if t == 0")),
     bug("cluster", "written over before it was sent", "sim/in-flight", ("    T.cuda.mbarrier_wait_acquire_cluster(bars.ptr_to([1])", "    made[t] = 0.0\n    T.cuda.mbarrier_wait_acquire_cluster(bars.ptr_to([1])")),
+    bug("cluster", "multicast before the other CTA has started", "sim/cluster-not-started", (MEET, MEET.replace("cluster_sync", "cluster_arrive")), (WAIT_X, "    T.cuda.cluster_wait()\n" + WAIT_X)),
+    # Flags in global memory.
+    bug("flags", "nobody sets the flag", "sim/deadlock", ('        T.ptx["st.release.gpu.global.b32"](F.ptr_to([cta]), T.int32(99))', "        pass")),
+    bug("flags", "waits for its own flag", "sim/deadlock", ("F.ptr_to([cta - 1])", "F.ptr_to([cta])")),
+    bug("flags", "the flag is set to another value", "sim/deadlock", ("T.int32(99)", "T.int32(98)")),
     # TMA, wgmma, registers of warpgroups.
     bug("tma_gemm", "no wgmma.fence", "sim/wgmma-fence or wgmma/fence", (WGMMA_FENCE, "")),
     bug("tma_gemm", "wgmma.fence before the first slice only", "sim/wgmma-fence", (WGMMA_FENCE, ""), (INC, INC + WGMMA_FENCE[8:])),
@@ -296,8 +311,8 @@ BUGS: tuple[Bug, ...] = (
     bug("tma_gemm", "ends before the last store has read", "sim/in-flight", (FINISH, "")),
     bug("tma_gemm", "both warpgroups on one named barrier", "sim/barrier-count or sim/race", (TAKE_BUFFER + MEET_1, TAKE_BUFFER + MEET_1.replace("1 + consumer", "1")), (GIVE_BUFFER, GIVE_BUFFER.replace("1 + consumer", "1"))),
     bug("tma_gemm", "both warpgroups store the same rows", "sim/in-flight", ("coords=(64 * consumer, 64 * tile)", "coords=(0, 64 * tile)")),
-    bug("tma_gemm", "producer keeps too many registers", "sim/deadlock", ("aligned.u32\"](24)", "aligned.u32\"](40)")),
-    bug("tma_gemm", "producer gives up no registers", "sim/deadlock", ("        T.ptx[\"setmaxnreg.dec.sync.aligned.u32\"](24)\n", "")),
+    bug("tma_gemm", "producer keeps too many registers", "tile/register-budget", ("aligned.u32\"](24)", "aligned.u32\"](40)")),
+    bug("tma_gemm", "producer gives up no registers", "tile/register-budget", ("        T.ptx[\"setmaxnreg.dec.sync.aligned.u32\"](24)\n", "")),
 )  # fmt: skip
 
 
@@ -357,6 +372,7 @@ synchronisation or of addresses, and what catches it: a code of the checker or t
 legal, the numbers. Unedited they give no report. `ring`: a cp.async pipeline that sums columns; `transpose`: through shared
 memory; `gemm`: cp.async, ldmatrix and mma.sync; `roles`: warps that copy and warps that add, on named barriers;
 `bulk`: a ring of bulk copies on mbarriers, and bulk stores; `cluster`: a multicast, and bulk copies between two CTAs;
+`flags`: CTAs that wait for each other by flags in global memory;
 `tma_gemm`: TMA loads, wgmma in two warpgroups, TMA stores.
 
 """

@@ -121,14 +121,14 @@ def test_a_failed_proof_is_not_sought_again(monkeypatch: pytest.MonkeyPatch) -> 
     x, y = (of_symbol(Symbol(n, -100, 100)) for n in "xy")
     at = context().assuming((x - y, y - 10))
     sought = 0
-    prove = Context._prove
+    follows = Context._follows
 
     def counted(*args: object) -> bool:
         nonlocal sought
         sought += 1
-        return prove(*args)  # type: ignore[arg-type]
+        return follows(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Context, "_prove", counted)
+    monkeypatch.setattr(Context, "_follows", counted)
     assert not at.prove_nonnegative(x - 11)
     assert sought
     sought = 0

@@ -95,6 +95,12 @@ def fenced(*body: nodes.Stmt, **launch: Any) -> nodes.Function:
     return kernel(raw("wgmma.fence.sync.aligned"), *body, **launch)
 
 
+def counted(number: nodes.Var, stop: int, statement: nodes.Stmt) -> nodes.For:
+    """``statement`` for each ``number`` below ``stop``."""
+    first, last, step = (build.const(v, dtypes.int32) for v in (0, stop, 1))
+    return nodes.For(number, first, last, step, (statement,))
+
+
 KINDS = {
     "f16": (dtypes.float16, 16),
     "tf32": (dtypes.float32, 8),
@@ -216,9 +222,7 @@ def test_stages_chosen_at_run_time_move_the_start() -> None:
     stage = var("stage")
     a = tiles(staged(stage), 64, 16, "k")
     b = tiles(shared("b", (64, 64), "float16", 128), 64, 16, "k")
-    loop = nodes.For(stage, nodes.Const(0, nodes.INT32), nodes.Const(4, nodes.INT32),
-                     nodes.Const(1, nodes.INT32), (call("f16", a, b),), False)  # fmt: skip
-    f = fenced(loop)
+    f = fenced(counted(stage, 4, call("f16", a, b)))
     for number in range(4):
         found = descriptors(f, 1, stage=number)
         fixed = tiles(staged(nodes.Const(number, nodes.INT32)), 64, 16, "k")
@@ -229,9 +233,7 @@ def test_the_start_is_encoded_once() -> None:
     stage = var("stage")
     a = tiles(staged(stage), 64, 16, "k")
     b = tiles(shared("b", (64, 64), "float16", 128), 64, 16, "k")
-    loop = nodes.For(stage, nodes.Const(0, nodes.INT32), nodes.Const(4, nodes.INT32),
-                     nodes.Const(1, nodes.INT32), (call("f16", a, b),), False)  # fmt: skip
-    *_, (_, steps) = checked(fenced(loop)).calls()
+    *_, (_, steps) = checked(fenced(counted(stage, 4, call("f16", a, b)))).calls()
     encodings = [s for s in steps if isinstance(s, Let) and s.var.type == nodes.UINT32]
     assert len(encodings) == 2
     issues = [s for s in steps if isinstance(s, Issue)]
@@ -327,6 +329,32 @@ def test_majors_are_not_guessed() -> None:
     assert "K-major" in text(f)
 
 
+@pytest.mark.parametrize(("mode", "period"), [(1, 256), (2, 512), (3, 1024)])
+def test_every_modes_period(mode: int, period: int) -> None:
+    tile_ = f"swizzle(3,{mode},3) o (1,1,64,16):(16,16,{8 << mode},1)"
+    assert codes(refusal(tile_, align=period)) == []
+    assert codes(refusal(tile_, align=period // 2)) == ["wgmma/descriptor"]
+    assert f"aligned to {period // 2} bytes, expected {period}" in text(
+        refusal(tile_, align=period // 2)
+    )
+
+
+@pytest.mark.parametrize(
+    ("groups", "reason"), [(-64, "SDO would be -128"), (68, "SDO would be 136")]
+)
+def test_strides_are_not_negative_and_whole_chunks(groups: int, reason: str) -> None:
+    """Rows in groups of eight, ``groups`` elements from one to the next; the halves lie far away."""
+    notation = f"(1,1,8,8,2,8):(8,8,{groups},8,1024,1)"
+    flat = whole(buffer("a", (4096,), "float16", "shared", align=1024))
+    start = 512 if groups < 0 else 0
+    placed = views.sub(flat, ((start, 4096, None),))
+    a = views.with_layout(placed, (1, 1, 64, 16), layout.parse(notation))
+    b = tiles(shared("b", (64, 16), "float16", 32), 64, 16, "k")
+    f = fenced(call("f16", a, b))
+    assert codes(f) == ["wgmma/descriptor"]
+    assert f"{reason} bytes, expected a multiple of 16 from 0 to 262128" in text(f)
+
+
 def test_other_swizzles_have_no_mode() -> None:
     assert codes(refusal("swizzle(3,3,4) o (1,1,64,16):(16,16,128,1)")) == ["wgmma/descriptor"]
     assert codes(refusal("swizzle(2,3,3) o (1,1,64,16):(16,16,64,1)")) == ["wgmma/descriptor"]
@@ -338,9 +366,7 @@ def test_a_run_time_row_is_a_start_like_any_other() -> None:
     whole_tile = shared("a", (192, 16), "float16", 32)
     rows = region(views.reshape(whole_tile, (1, 1, 192, 16)), (0, 0, row, 0), (1, 1, 64, 16))
     b = tiles(shared("b", (64, 16), "float16", 32), 64, 16, "k")
-    loop = nodes.For(row, build.const(0, dtypes.int32), build.const(128, dtypes.int32),
-                     build.const(1, dtypes.int32), (call("f16", rows, b),), False)  # fmt: skip
-    f = fenced(loop)
+    f = fenced(counted(row, 128, call("f16", rows, b)))
     for number in (0, 5, 8, 127):
         fixed = views.sub(whole_tile, ((number, number + 64, None), ALL))
         fixed = views.reshape(fixed, (1, 1, 64, 16))

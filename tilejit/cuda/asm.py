@@ -51,6 +51,7 @@ class _Place:
         if self.quad:
             spec = OperandSpec(spec.name, spec.direction, "reg", "b64")
         self.byte = types.needs_byte_register(form, spec)
+        self.opaque = types.breaks_when_zero(form, spec)
         floats = types.takes_float_register(form, spec)
         self.travels = _AS_PREDICATE if self.predicate else _AS_IS if floats else _AS_BITS
         self.direct: dict[tuple[str, str], str | None] = {}
@@ -313,7 +314,21 @@ class Assembly:
         held = place.travels[name]
         converted = _converted(text, name, held)
         register = block.input(f'"{cxx.CONSTRAINT[held]}"({converted})')
+        known = isinstance(item, family.Value) and isinstance(item.expr, nodes.Const)
+        if place.opaque and not known:
+            return self._opaque_in(block, register)
         return self._byte_in(block, register) if place.byte and cxx.bits_of(name) == 8 else register
+
+    def _opaque_in(self, block: _Block, register: str) -> str:
+        """The same bits, of which the assembler knows nothing: it takes a move for what it moves, and
+        cannot know that a launch never has 2 GiB of shared memory."""
+        name = block.register("b32", "n")
+        block.before += [
+            f"mov.u32 {name}, %%dynamic_smem_size;",
+            f"shr.u32 {name}, {name}, 31;",
+            f"or.b32 {name}, {name}, {register};",
+        ]
+        return name
 
     def _byte_in(self, block: _Block, narrow: str) -> str:
         name = block.register("b8", "b")

@@ -7,7 +7,6 @@ when bytes move in the simulator (``sim.transfers``), tensor copies.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -20,12 +19,11 @@ from tilejit.ptx import types
 from tilejit.ptx.forms import Form, OperandSpec
 from tilejit.ptx.spelling import lookup
 from tilejit.sim.numeric import reduction
-from tilejit.tile import contracts
+from tilejit.tile import cluster, contracts
 from tilejit.tile.addresses import memory_operands
 from tilejit.tile.call import ScalarOperand, TensorOperand, TileCall
 from tilejit.tile.family import (
     CACHE_POLICY,
-    CTA_WINDOW_BYTES,
     PRED,
     Chunks,
     Family,
@@ -202,10 +200,6 @@ def _check_barrier(call: TileCall, mbar: nodes.Expr, report: Report) -> None:
     contracts.barrier_aligned(call, mbar, report)
 
 
-def _cluster_ctas(call: TileCall) -> int:
-    return math.prod(call.launch.cluster or (1,))
-
-
 def _check_rank(call: TileCall, rank: nodes.Expr, report: Report) -> None:
     if not isinstance(rank.type, nodes.ScalarType) or not rank.type.dtype.is_integer:
         report.error(
@@ -213,7 +207,7 @@ def _check_rank(call: TileCall, rank: nodes.Expr, report: Report) -> None:
             span=rank.span or call.span, contract=CONTRACT, help=_HELP["remote_cta_id"],
         )  # fmt: skip
         return
-    size = _cluster_ctas(call)
+    size = math.prod(call.launch.cluster or (1,))
     low, high = call.context.range(call.evaluator.integer(rank))
     if high >= 0 and low < size:
         return
@@ -226,20 +220,7 @@ def _check_rank(call: TileCall, rank: nodes.Expr, report: Report) -> None:
     )  # fmt: skip
 
 
-def _check_mask(call: TileCall, mask: nodes.Expr, report: Report) -> None:
-    if not isinstance(mask, nodes.Const):
-        return
-    size, bits = _cluster_ctas(call), int(mask.value)
-    if bits > 0 and bits >> size == 0:
-        return
-    report.error(
-        "cp_async_bulk/cta-mask",
-        f"cta_mask is {bits:#b}, expected bits among the {size} CTAs of the cluster",
-        span=mask.span or call.span, contract=CONTRACT, help=_HELP["cta_mask"],
-    )  # fmt: skip
-
-
-_CHECKS = {"mbar": _check_barrier, "remote_cta_id": _check_rank, "cta_mask": _check_mask}
+_CHECKS = {"mbar": _check_barrier, "remote_cta_id": _check_rank, "cta_mask": contracts.cta_mask}
 
 
 def _check_direction(call: TileCall, specs: list[OperandSpec], report: Report) -> bool:
@@ -281,8 +262,8 @@ def _check_operand(
 def _check_elements(
     call: TileCall, spec: OperandSpec, operand: TensorOperand, report: Report
 ) -> bool:
-    """Copies take whole elements of whole bytes, reductions elements of their type."""
-    size, bits = call.params["chunk_bytes"], operand.dtype.bits
+    """Copies take elements of whole bytes, reductions elements of their type."""
+    bits = operand.dtype.bits
     if _is_reduction(_form(call)):
         if types.accepts(spec, operand.dtype):
             return True
@@ -291,12 +272,6 @@ def _check_elements(
     elif bits % 8:
         message = f"{operand.name} has elements of {bits} bits, expected whole bytes"
         help_ = '.view("uint8") shows the same bytes'
-    elif size * 8 % bits:
-        message = (
-            f"{operand.name} has elements of {bits // 8} bytes, expected whole elements in a chunk "
-            f"of {size} bytes"
-        )
-        help_ = '.view("uint32") shows the same bytes as narrower elements'
     else:
         return True
     report.error(
@@ -424,9 +399,7 @@ def _transfers(issue: Issue, machine: Machine) -> None:
     numbers = {name: _number(machine, operands[name]) for name in operands if name in _NUMBERS}
     for side in ("dst", "src"):
         machine.check_aligned(operands[side], CHUNK_GRANULE_BYTES, np.ones(32, np.bool_))
-    for spec in form.operands:
-        if spec.space == "shared::cta":
-            _check_window(machine, spec, places[spec.name])
+    cluster.check_own(machine, form.operands, issue.operands)
     _check_sizes(machine, numbers["chunk_bytes"])
     combine = reduction.combine(form) if _is_reduction(form) else None
     for thread in machine.threads():
@@ -442,7 +415,7 @@ def _transfers(issue: Issue, machine: Machine) -> None:
         barrier = int(places["mbar"][thread]) if "mbar" in places else None
         copy = Transfer(dst, src, None, combine, barrier, size if barrier is not None else 0)
         mask = int(numbers["cta_mask"][thread]) if "cta_mask" in numbers else None
-        for one in _to_each(machine, thread, copy, mask):
+        for one in cluster.to_each(machine, thread, copy, mask):
             machine.transfer(thread, one)
 
 
@@ -462,18 +435,6 @@ def _number(machine: Machine, operand: NativeOperand) -> _Lanes:
 
 def _space(spec: OperandSpec) -> Literal["global", "shared"]:
     return "global" if spec.space == "global" else "shared"
-
-
-def _check_window(machine: Machine, spec: OperandSpec, places: _Lanes) -> None:
-    """A ``.shared::cta`` address is one of the executing CTA."""
-    wrong = machine.active() & (places // CTA_WINDOW_BYTES != machine.cluster_rank())
-    if wrong.any():
-        machine.fault(
-            "sim/out-of-bounds",
-            f"{spec.name} is in shared memory of rank {int(places[wrong][0]) // CTA_WINDOW_BYTES}, "
-            "expected an address of one's own CTA in .shared::cta",
-            wrong,
-        )
 
 
 def _check_sizes(machine: Machine, sizes: _Lanes) -> None:
@@ -496,35 +457,6 @@ def _pieces(form: Form, size: int, byte_mask: int | None) -> tuple[_Lanes, int]:
         return np.zeros(1, np.int64), size
     at = np.arange(size)
     return at[(byte_mask >> at % CHUNK_GRANULE_BYTES) & 1 != 0], 1
-
-
-def _to_each(
-    machine: Machine, thread: tuple[int, int], copy: Transfer, mask: int | None
-) -> list[Transfer]:
-    """The copy itself, or what a multicast makes of it: one for each CTA of the mask."""
-    if mask is None:
-        return [copy]
-    if mask >> machine.cluster_size:
-        wrong = np.zeros(machine.active().shape, np.bool_)
-        wrong[thread] = True
-        machine.fault(
-            "sim/cta-mask",
-            f"cta_mask is {mask:#b}, the cluster has {machine.cluster_size} CTAs",
-            wrong,
-        )
-    return [_to_cta(copy, rank) for rank in range(machine.cluster_size) if mask >> rank & 1]
-
-
-def _to_cta(copy: Transfer, rank: int) -> Transfer:
-    """The copy to the same places in the CTA of that rank."""
-    dst, barrier = copy.dst, copy.barrier
-    assert barrier is not None
-    window = rank * CTA_WINDOW_BYTES
-    return replace(
-        copy,
-        dst=replace(dst, addresses=dst.addresses % CTA_WINDOW_BYTES + window),
-        barrier=barrier % CTA_WINDOW_BYTES + window,
-    )
 
 
 FAMILY = Family(

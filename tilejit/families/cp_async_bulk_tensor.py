@@ -10,7 +10,7 @@ Not here: which spellings exist (``ptx.tables.cp_async_bulk_tensor``), the hardw
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,7 @@ from tilejit.ptx.forms import Form
 from tilejit.ptx.spelling import lookup
 from tilejit.sim import numeric
 from tilejit.sim.numeric import boxes, reduction
-from tilejit.tile import addresses, box_image, contracts, map_spec, raw
+from tilejit.tile import addresses, box_image, cluster, contracts, map_spec, raw
 from tilejit.tile.affine import Affine
 from tilejit.tile.call import ScalarOperand, TensorOperand, TileCall
 from tilejit.tile.family import (
@@ -228,16 +228,7 @@ def _check_mask(call: TileCall, report: Report) -> None:
             span=call.span, contract=CONTRACT, help="bit r stands for the CTA of rank r",
         )  # fmt: skip
         return
-    size = math.prod(call.launch.cluster or (1,))
-    low, high = call.context.range(call.evaluator.integer(mask))
-    if high > 0 and low < 1 << size:
-        return
-    found = f"{low:#b}" if low == high else f"{low} to {high}"
-    report.error(
-        _code("cta-mask"), f"cta_mask is {found}, expected bits of the {size} CTAs of the cluster",
-        span=call.span, contract=CONTRACT,
-        help="bit r stands for the CTA of rank r; launch with cluster=…",
-    )  # fmt: skip
+    contracts.cta_mask(call, mask, report)
 
 
 def _is_integer(value: object) -> bool:
@@ -393,7 +384,7 @@ def _format(
     source = global_ if isinstance(global_, TensorOperand) else shared
     wanted = call.params["format"]
     if not isinstance(source, TensorOperand):
-        return wanted if isinstance(wanted, str) and wanted in tensor_map.FORMATS else "uint8"
+        return _format_of_nothing(call, report)
     format_ = tensor_map.format_of(source.dtype, wanted)
     if format_ is None:
         report.error(
@@ -418,6 +409,18 @@ def _format(
         )  # fmt: skip
         return None
     return format_
+
+
+def _format_of_nothing(call: TileCall, report: Report) -> str | None:
+    """Of a prefetch through the caller's own map, which no tensor tells: what the call says, if it does."""
+    wanted = call.params["format"]
+    if wanted is None or wanted in FORMATS:
+        return wanted or "uint8"
+    report.error(
+        _code("format"), f"format is {wanted!r}, expected one of {', '.join(FORMATS)}",
+        span=call.span, contract=CONTRACT,
+    )  # fmt: skip
+    return None
 
 
 def _check_mode(call: TileCall, mode: Mode, fields: Fields, report: Report) -> None:
@@ -794,6 +797,7 @@ def execute(issue: Issue, machine: Machine) -> None:
     box = operands["tensor"]
     assert isinstance(box, TensorBox)
     coords = [_per_lane(machine, c).astype(np.int32) for c in machine.read(box)]
+    cluster.check_own(machine, issue.form.operands, issue.operands)
     for thread in machine.threads():
         map_ = machine.tensor_map(box, thread)
         at = tuple(int(c[thread]) for c in coords)
@@ -823,7 +827,7 @@ def _legal(
         wrong = f"{min(at)} is negative, which a store or reduction may not be"
     if wrong is not None:
         message = f"a box at {shown} is an illegal instruction: {wrong}"
-        machine.fault("sim/coordinates", message, _only(machine, thread))
+        machine.fault("sim/coordinates", message, cluster.only(machine, thread))
     return wrong is None
 
 
@@ -850,12 +854,11 @@ def _load(
         boxes.fill(map_, found.nbytes), None, barrier, found.payload_bytes,
         convert=_rounded_to_tf32 if map_.format == "tf32" else None,
     )  # fmt: skip
-    if "cta_mask" not in operands:
-        machine.transfer(thread, copy)
-        return
-    mask = int(_per_lane(machine, machine.read(operands["cta_mask"])[0])[thread])
-    for rank in _ranks(machine, thread, mask):
-        machine.transfer(thread, _to_cta(copy, rank))
+    mask = None
+    if "cta_mask" in operands:
+        mask = int(_per_lane(machine, machine.read(operands["cta_mask"])[0])[thread])
+    for one in cluster.to_each(machine, thread, copy, mask):
+        machine.transfer(thread, one)
 
 
 def _rounded_to_tf32(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
@@ -872,38 +875,9 @@ def _aligned(machine: Machine, thread: tuple[int, int], origin: int) -> bool:
         machine.fault(
             "sim/alignment",
             f"a box in shared memory starts {left} bytes above a multiple of {ORIGIN_ALIGN_BYTES}",
-            _only(machine, thread),
+            cluster.only(machine, thread),
         )
     return not left
-
-
-def _only(machine: Machine, thread: tuple[int, int]) -> npt.NDArray[np.bool_]:
-    lanes = np.zeros(machine.active().shape, np.bool_)
-    lanes[thread] = True
-    return lanes
-
-
-def _ranks(machine: Machine, thread: tuple[int, int], mask: int) -> list[int]:
-    """The destinations of a multicast."""
-    if mask >> machine.cluster_size:
-        machine.fault(
-            "sim/cta-mask",
-            f"cta_mask is {mask:#b}, the cluster has {machine.cluster_size} CTAs",
-            _only(machine, thread),
-        )
-    return [rank for rank in range(machine.cluster_size) if mask >> rank & 1]
-
-
-def _to_cta(copy: Transfer, rank: int) -> Transfer:
-    """The copy to the same places in the CTA of that rank."""
-    assert copy.barrier is not None
-    window = rank * CTA_WINDOW_BYTES
-    addresses_ = copy.dst.addresses % CTA_WINDOW_BYTES + window
-    return replace(
-        copy,
-        dst=replace(copy.dst, addresses=addresses_),
-        barrier=copy.barrier % CTA_WINDOW_BYTES + window,
-    )
 
 
 def _store(

@@ -8,6 +8,7 @@ operands become descriptors (``tile.descriptor``), how a tensor core rounds (``s
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import cache
 from itertools import product
 from typing import NamedTuple
@@ -46,6 +47,7 @@ from tilejit.tile.fragments import (
     warpgroup_collective,
 )
 from tilejit.tile.region import Walk
+from tilejit.tile.register_budget import OTHER_REGISTERS
 
 CONTRACT = "docs/contract/wgmma.md"
 
@@ -79,7 +81,6 @@ ROW_BYTES = 4 * A_WORDS
 
 REGISTERS_OF_SM = 65536
 MAX_REGISTERS = 255
-OTHER_REGISTERS = 24
 
 STORED: dict[str, DType] = {
     "f16": dtypes.float16, "bf16": dtypes.bfloat16, "tf32": dtypes.float32,
@@ -304,10 +305,58 @@ def _check_registers(
     if not types.accepts(spec, operand.dtype):
         _report_type(call, operand, position, _register_text(form, position), report)
         return None
-    laid = laid_fragment(call, operand, fragment, report, written=position == 0)
-    if laid is None:
-        return None
-    return laid if matrices.has_axes(call, NAMES[position], laid, report) else None
+    trial = Report()
+    laid = laid_fragment(call, operand, fragment, trial, written=position == 0)
+    if laid is not None and not matrices.has_axes(call, NAMES[position], laid, trial):
+        laid = None
+    _advise(trial, _register_recipe(call, form, position), report)
+    return laid
+
+
+_ABOUT_LAYOUT = {
+    "tile/atom-shape", "tile/group-shape", "tile/layout", "wgmma/owner", "wgmma/slot-per-lane",
+    "wgmma/slot-per-thread", "wgmma/overlap", "wgmma/repeat-axes", "wgmma/space",
+}  # fmt: skip
+"""Faults that the operand's declaration or view answers."""
+
+
+def _advise(trial: Report, recipe: str, report: Report) -> None:
+    """Hands the faults on, with how such an operand is written where that is the answer."""
+    for found in trial.diagnostics:
+        if found.code in _ABOUT_LAYOUT:
+            found = replace(found, notes=(*found.notes, ("help", recipe)))
+        report.diagnostics.append(found)
+
+
+def _register_recipe(call: TileCall, form: Form, position: int) -> str:
+    """The declaration of a register operand, its layout included."""
+    shape, axes = shape_of(form), f"{matrices.AXES[NAMES[position]][0]}_repeat, "
+    axes += f"{matrices.AXES[NAMES[position]][1]}_repeat"
+    groups = ", ".join(map(str, call.group.warpgroups.shape))
+    lead, more = (f"{groups}, ", f", warpgroups=({groups},)") if groups else ("", "")
+    if position == 0 and shape.d_type != "f16":
+        columns, maker = shape.columns, "wgmma_fragment_layout"
+        dtype = "int32" if shape.d_type == "s32" else "float32"
+    else:
+        columns = A_WORDS if position == 1 else shape.columns // 2
+        maker, dtype = "wgmma_words_layout", "uint32"
+    return (
+        f'{NAMES[position]} in registers: T.alloc_local(({lead}{axes}, {ROWS}, {columns}), "{dtype}", '
+        f"layout=T.cuda.{maker}({columns}, ({axes}){more})); one tile alone is a view with repeats of 1: "
+        f".view({lead}1, 1, {ROWS}, {columns})"
+    )
+
+
+def _shared_recipe(form: Form, position: int) -> str:
+    """The declaration of a shared operand and its view, rows along K."""
+    shape = shape_of(form)
+    rows, name = (ROWS, "M") if position == 1 else (shape.columns, "N")
+    stored = STORED[shape.a_type if position == 1 else shape.b_type]
+    return (
+        f'{NAMES[position]} in shared memory: T.alloc_shared((rows, columns), "{stored}", '
+        f'layout=T.cuda.wgmma_shared_layout((rows, columns), "{stored}"), align=1024), rows along K, then '
+        f".view({name}_repeat, {rows}, K_repeat, {shape.stored_depth}).permute(0, 2, 1, 3)"
+    )
 
 
 def _register_text(form: Form, position: int) -> str:
@@ -326,7 +375,9 @@ def _check_shared(
     operand, shape = call.operands[position], shape_of(form)
     if not contracts.is_tensor(operand, call, report):
         return None
-    if not contracts.in_space(call, operand, ("shared",), report):
+    trial = Report()
+    if not contracts.in_space(call, operand, ("shared",), trial):
+        _advise(trial, _shared_recipe(form, position), report)
         return None
     stored = STORED[shape.a_type if position == 1 else shape.b_type]
     if operand.dtype not in (stored, dtypes.container(stored.bits)):
@@ -334,8 +385,11 @@ def _check_shared(
             call, operand, position, f"{stored} or {dtypes.container(stored.bits)} elements", report
         )
         return None
-    laid = contracts.shaped(call, operand, (rows, shape.stored_depth), report, warpgroups=True)
-    if laid is None or not matrices.has_axes(call, NAMES[position], laid, report):
+    laid = contracts.shaped(call, operand, (rows, shape.stored_depth), trial, warpgroups=True)
+    if laid is not None and not matrices.has_axes(call, NAMES[position], laid, trial):
+        laid = None
+    _advise(trial, _shared_recipe(form, position), report)
+    if laid is None:
         return None
     if majors_right and descriptor.extract(call, laid, _major(call, position), report) is None:
         return None

@@ -267,7 +267,7 @@ def back_edge(lw: Lowering, region: Region, paths: list[tuple[Env, str]]) -> Non
         from tilejit.frontend.state import Restart
 
         lw.decisions.update(found)
-        raise Restart
+        raise Restart(region.key)
 
 
 def _certain(lw: Lowering, name: str, binding: Binding, region: Region) -> Binding:

@@ -266,7 +266,7 @@ def subscript(lw: Lowering, receiver: Any, index: Any) -> Any:
     if isinstance(receiver, tensors.INDEXABLE):
         return tensors.subscript(lw, receiver, index)
     if is_scalar(receiver):
-        lw.refuse("subscript", f"{describe(receiver)} has no elements")
+        tensors.no_elements(lw, receiver, "subscript")
     index = static_index(index)
     if any_runtime(index):
         lw.refuse(

@@ -141,7 +141,7 @@ def _operand(lw: Lowering, op: Op, value: Any, word: str, common: DType | None) 
     if not (is_scalar(value) or is_number(value)):
         lw.refuse("type", f"{op.name} takes scalars, got {describe(value)}")
     if not word.startswith("T:"):
-        return operators.cast(lw, value, dtypes.dtype(word))
+        return _whole_number(lw, op, value, dtypes.dtype(word))
     kind = word[2:]
     if is_number(value) and common is None and kind == "float":
         value = float(value)
@@ -156,6 +156,18 @@ def _operand(lw: Lowering, op: Op, value: Any, word: str, common: DType | None) 
     if kind == "int" and not dtype.is_integer:
         lw.refuse("type", f"{op.name} takes integers, got {dtype}")
     return operand
+
+
+def _whole_number(lw: Lowering, op: Op, value: Any, dtype: DType) -> Any:
+    """A lane, rank, number or parity in the operation's own type: an integer of any width, or a bool."""
+    if is_number(value):
+        whole = isinstance(value, int)
+    else:
+        whole = isinstance(value.type, ir.ScalarType) and not dtype_of(value).is_float
+    if not whole:
+        convert = f"T.{dtype}(x) converts a float; an address is none of these numbers"
+        lw.refuse("type", f"{op.name} takes an integer here, got {describe(value)}", help=convert)
+    return operators.cast(lw, value, dtype)
 
 
 def _shared_address(lw: Lowering, op: Op, value: Any) -> Any:
@@ -368,6 +380,19 @@ def _named_barrier(op: Op) -> Callable[..., Any]:
                 "multiple of 32: a barrier counts whole warps",
             )  # fmt: skip
         _operation(op)(lw, barrier_id, threads)
+
+    return meaning
+
+
+def _mbarrier_wait(op: Op) -> Callable[..., Any]:
+    def meaning(lw: Lowering, mbar: Any, phase: Any) -> None:
+        known = phase.value if isinstance(phase, ir.Const) else phase
+        if isinstance(known, int) and known not in (0, 1):
+            lw.refuse(
+                "parity", f"{op.name} waits for a phase of parity {known}, expected 0 or 1: a parity is "
+                "the number of a phase modulo 2", help="phases count from 0: phase % 2",
+            )  # fmt: skip
+        _operation(op)(lw, mbar, phase)
 
     return meaning
 
@@ -610,8 +635,7 @@ _MATH = (
 _CUDA = (
     "shfl_idx", "shfl_xor", "shfl_up", "shfl_down", "all_sync", "any_sync", "ballot_sync",
     "elect_sync", "warp_sync", "cta_sync", "cluster_sync", "cluster_arrive", "cluster_wait",
-    "grid_sync", "mbarrier_wait", "mbarrier_wait_acquire_cluster", "map_shared_rank",
-    "fence_cta", "fence_gpu",
+    "grid_sync", "map_shared_rank", "fence_cta", "fence_gpu",
 )  # fmt: skip
 _AXIS_IDS = {
     "thread_idx": "tid", "block_idx": "ctaid", "block_dim": "ntid", "grid_dim": "nctaid",
@@ -654,6 +678,8 @@ def _build_table() -> dict[Any, Handler]:
         (tile, "T.cuda.tile", "apply", _apply),
         (tile, "T.cuda.tile", "ewise", _ewise),
     ]
+    for name in ("mbarrier_wait", "mbarrier_wait_acquire_cluster"):
+        rows.append((cuda, "T.cuda", name, _mbarrier_wait(OPS[f"cuda.{name}"])))
     for module, prefix, name, meaning in rows:
         function = getattr(module, name)
         table[function] = _bound(function, f"{prefix}.{name}", meaning)

@@ -6,8 +6,9 @@ that must survive a region as one run-time variable is *carried* by it: the vari
 before the region and assigned inside.
 
 Which names need that is found out, not guessed: lowering starts with none, and when a name turns
-out to differ between paths it records a *decision* and starts again (``Restart``). Decisions only
-grow, so this ends after a few passes. A name that never needs a variable stays a compile-time value
+out to differ between paths it records a *decision* and starts again (``Restart``): from the loop that
+it is about (``rewind``), else from the kernel's start. Decisions only grow, so this ends after a few
+passes. A name that never needs a variable stays a compile-time value
 or an immutable one.
 
 Not here: what statements and expressions do (``statements``, ``expressions``).
@@ -34,7 +35,11 @@ Key: TypeAlias = tuple[Any, ...]
 
 
 class Restart(Exception):
-    """A decision was recorded: lower the kernel again from the start."""
+    """A decision about ``key`` was recorded: lower again what depends on it."""
+
+    def __init__(self, key: Key):
+        super().__init__(key)
+        self.key = key
 
 
 # --- bindings
@@ -324,7 +329,7 @@ class Lowering:
     def decide(self, key: Key, shape: Shape) -> NoReturn:
         """Record that ``key`` is carried as ``shape`` and start again."""
         self.decisions[key] = shape
-        raise Restart
+        raise Restart(key)
 
     def region_key(self, node: ast.AST, what: str) -> Key:
         return (*self.frame.path, what, place_of(node))

@@ -25,6 +25,7 @@ from tilejit.frontend.expressions import (
     subscript,
 )
 from tilejit.frontend.expressions import refuse_node as refuse_expression
+from tilejit.frontend.rewind import until_decided
 from tilejit.frontend.state import FALLS, Flow, Lowering
 from tilejit.frontend.values import (
     LocalFunction,
@@ -278,11 +279,11 @@ def _pass(lw: Lowering, node: ast.Pass) -> None:
 def _for(lw: Lowering, node: ast.For) -> Flow:
     if node.type_comment is not None:
         lw.refuse("syntax", "a type comment means nothing to a kernel", node)
-    return control.run_for(lw, node)
+    return until_decided(lw, node, lambda: control.run_for(lw, node))
 
 
 def _while(lw: Lowering, node: ast.While) -> Flow:
-    return control.run_while(lw, node)
+    return until_decided(lw, node, lambda: control.run_while(lw, node))
 
 
 def _break(lw: Lowering, node: ast.Break) -> Flow:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from tilejit import dtypes
 from tilejit.frontend import operators
@@ -201,6 +201,8 @@ def store(lw: Lowering, receiver: Any, index: Any, value: Any) -> None:
         lw.refuse("store", "`.sub[...]` makes a view; store to an element with A[i, j] = x")
     if isinstance(receiver, ir.Region):
         receiver, items = _within(lw, receiver, items)
+    if is_scalar(receiver):
+        no_elements(lw, receiver, "store")
     if not isinstance(receiver, ir.View):
         lw.refuse(
             "store",
@@ -230,6 +232,31 @@ def store(lw: Lowering, receiver: Any, index: Any, value: Any) -> None:
         value = operators.cast(lw, value, operators.pointer_dtype(value.type))
     converted = operators.cast(lw, value, receiver.dtype)
     lw.emit(ir.Store(receiver, _element(lw, receiver, full), converted, span=lw.here()))
+
+
+def no_elements(lw: Lowering, scalar: ir.Expr, code: str) -> NoReturn:
+    """Refuses a subscript of a number or an address."""
+    message, help_ = f"{describe(scalar)} has no elements", "tensors and their views have"
+    if isinstance(scalar.type, ir.PointerType):
+        space = scalar.type.space
+        message = f"a pointer to {space} memory is an address, not a buffer: it has no elements"
+        help_ = "index the buffer that it points into, or give the address to a raw instruction: "
+        help_ += f'T.ptx["ld.{space}.b32"](x, pointer)'
+    elif isinstance(scalar, ir.Call) and scalar.op == "cuda.map_shared_rank":
+        message = (
+            "T.cuda.map_shared_rank gives an address in another CTA's shared memory, not a buffer: it "
+            "has no elements"
+        )
+        help_ = _FAR_ACCESS
+    elif scalar.type == ir.UINT32:
+        help_ = f"if it is an address from T.cuda.map_shared_rank: {_FAR_ACCESS}"
+    lw.refuse(code, message, help=help_)
+
+
+_FAR_ACCESS = (
+    'T.ptx["st.shared::cluster.b32"](address, value) and T.ptx["ld.shared::cluster.b32"](x, address); '
+    "st.async also tells an mbarrier there (docs/contract/raw.md)"
+)
 
 
 def _indexed(region: ir.Region) -> int:

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 
 from tilejit import T, jit
-from tilejit.kernels import matmul_mma, operands, products
+from tilejit.kernels import matmul_mma, operands, products, scratch
 from tilejit.kernels.operands import Facts, facts_of
 from tilejit.lib import epilogue, packed, ring, roles, schedulers, split_sums
 
@@ -35,6 +35,9 @@ K_STEP = 16
 """Of one wgmma of 16-bit elements."""
 PANEL = 64
 """Elements of M or N in a row of 128 bytes."""
+
+L2_PROMOTION = 2
+"""To lines of 128 bytes. 256 are no faster where rows start at multiples of them, and slower elsewhere."""
 
 _COUNTS = (
     "tile_m", "tile_n", "stages", "consumers", "group_m", "slabs", "slabs_at_once", "parts", "cluster_m",
@@ -141,9 +144,13 @@ class TmaPlan:
         vectors = self.own_rows * self.tile_n // (split_sums.THREADS * split_sums.LANE_ELEMS)
         return (slots, self.sharers, vectors, split_sums.THREADS, split_sums.LANE_ELEMS)
 
-    def split(self, tiles: int) -> bool:
+    def tiles(self, m: int, n: int) -> int:
+        """How many pieces of work C is: tiles of a CTA, or those side by side of a cluster."""
+        return -(-m // (self.tile_m * self.cluster_m)) * -(-n // (self.tile_n * self.cluster_n))
+
+    def split(self, m: int, n: int) -> bool:
         """Are there tiles beyond the last whole wave, and does every worker get at most a part of one?"""
-        rest = -(-tiles // self.cluster) % self.workers
+        rest = self.tiles(m, n) % self.workers
         return self.parts > 1 and 0 < rest * self.parts <= self.workers
 
 
@@ -165,12 +172,13 @@ def load(stage, source, first, k, k_major: T.constexpr, mbar, rank, sharing: T.c
     if k_major:
         T.cuda.tile.apply(
             T.ptx[head + tail], stage, source, box=stage.shape, coords=(first, k), swizzle=3,
-            l2_promotion=3, mbar=mbar, cta_mask=mask,
+            l2_promotion=L2_PROMOTION, mbar=mbar, cta_mask=mask,
         )  # fmt: skip
     else:
         T.cuda.tile.apply(
             T.ptx[head + tail], stage, source, box=stage.shape[1:], coords=(k, first),
-            coord_steps=((0, PANEL),), swizzle=3, l2_promotion=3, mbar=mbar, cta_mask=mask,
+            coord_steps=((0, PANEL),), swizzle=3, l2_promotion=L2_PROMOTION, mbar=mbar,
+            cta_mask=mask,
         )  # fmt: skip
 
 
@@ -419,38 +427,18 @@ def _device(index: int) -> Device:
 
 
 MAX_WORKSPACE_BYTES = 64 << 20
-WORKSPACES = 8
-"""That are kept, of the plans, streams and devices used last."""
-
-
-def _slots(device, shape: tuple[int, ...]):
-    """(partials, flags) of ``TmaPlan.slots_shape``."""
-    import torch
-
-    partials = torch.empty(shape, dtype=torch.float32, device=device)
-    return partials, torch.zeros(shape[:2], dtype=torch.int32, device=device)
-
-
-@lru_cache(WORKSPACES)
-def _slots_of_stream(device, stream: int, shape: tuple[int, ...]):
-    """The same for launches that follow one another: each leaves the flags as it found them."""
-    return _slots(device, shape)
 
 
 def workspace(plan: TmaPlan, device):
-    """(partials, flags) for a launch of the plan on the current stream of ``device``."""
+    """(partials, flags) for a launch of the plan on the current stream of ``device``: the flags are
+    zero, and so they are left."""
     import torch
 
     if plan.parts == 1:
         return None, None
-    if device.type != "cuda":
-        return _slots(device, plan.slots_shape)
-    with torch.cuda.device(device):
-        if torch.cuda.is_current_stream_capturing():
-            # A graph may be replayed on any stream: it has its own, zeroed by each replay.
-            return _slots(device, plan.slots_shape)
-        stream = torch.cuda.current_stream().cuda_stream
-        return _slots_of_stream(device, stream, plan.slots_shape)
+    shape = plan.slots_shape
+    partials = scratch.kept(shape, torch.float32, device)
+    return partials, scratch.kept(shape[:2], torch.int32, device)
 
 
 # --- which plan
@@ -459,12 +447,15 @@ _SHAPES = (
     (TmaPlan(), 1.0),
     (TmaPlan(tile_m=256, tile_n=192, slabs=3, slabs_at_once=3, group_m=8, in_flight=1), 1.0),
     (TmaPlan(tile_n=192, stages=4, slabs=3, slabs_at_once=3), 0.9),
-    (TmaPlan(tile_n=128, stages=5, slabs=2, slabs_at_once=2), 0.9),
-    (TmaPlan(tile_n=64, stages=8, slabs=1, slabs_at_once=1), 0.55),
-    (TmaPlan(tile_m=64, tile_n=128, consumers=1, stages=6, slabs=2, slabs_at_once=2), 0.6),
-    (TmaPlan(tile_m=64, tile_n=64, consumers=1, stages=8, slabs=1, slabs_at_once=1), 0.4),
-)
+    (TmaPlan(tile_n=128, stages=5, slabs=2, slabs_at_once=2), 0.95),
+    (TmaPlan(tile_m=64, tile_n=128, consumers=1, stages=8, slabs=2, slabs_at_once=2, in_flight=1), 0.85),
+    (TmaPlan(tile_n=64, stages=8, slabs=1, slabs_at_once=1, in_flight=1), 0.8),
+    (TmaPlan(tile_m=64, tile_n=64, consumers=1, stages=12, slabs=1, slabs_at_once=1, in_flight=1), 0.6),
+)  # fmt: skip
 """Tiles, and how much of the tensor cores' best rate each reaches."""
+
+_SHARED = tuple((replace(shape, cluster_n=2), rate) for shape, rate in _SHAPES[:2])
+"""What else is there where rows do not start with lines of L2, and cost more of its rate."""
 
 PARTS = (1, 2, 3, 4)
 MIN_SLICES = 8
@@ -473,58 +464,69 @@ MIN_SLICES = 8
 # What an H200 does in a clock, for comparing plans: neither its clock nor its power is in the model.
 _PRODUCTS_PER_SM = 2048
 """Multiply-adds of 16-bit elements."""
-_L2_BYTES, _L2_BYTES_PER_SM = 7500, 64
+_L2_BYTES, _L2_BYTES_PER_SM = 10000, 64
 """From L2 to all SMs together, and to one."""
+_LINE_BYTES, _BROKEN_LINES = 128, 1.8
+"""How many times as long L2 takes for rows of 128 bytes that lie in two lines."""
 _DRAM_BYTES = 2700
 _TILE_CLOCKS = 1000
 """Between two tiles, beside what grows with the tile."""
-_PARTS_CLOCKS = 2000
-"""Until a flag that was set is seen."""
+_PART_CLOCKS = 4000
+"""For each of a tile's parts, beside what grows with the tile: until its sums and its flag are seen."""
 _EPILOGUE_BYTES_PER_SM = 64
 """To or from L2 by ordinary accesses."""
 
 
-def _slice_clocks(plan: TmaPlan, rate: float, busy_sms: int) -> float:
+def _slice_clocks(plan: TmaPlan, rate: float, busy_sms: int, whole_lines: bool) -> float:
     """Of one slice of a tile, while ``busy_sms`` compute."""
     multiplies = plan.tile_m * plan.tile_n * TILE_K / _PRODUCTS_PER_SM / rate
-    loads = plan.stage_bytes / min(_L2_BYTES_PER_SM, _L2_BYTES / busy_sms)
-    return max(multiplies, loads)
+    own_rows = plan.tile_m / plan.cluster_n + plan.tile_n / plan.cluster_m
+    from_l2 = own_rows * TILE_K * 2 * busy_sms / _L2_BYTES * (1 if whole_lines else _BROKEN_LINES)
+    return max(multiplies, from_l2, plan.stage_bytes / _L2_BYTES_PER_SM)
 
 
-def _clocks(plan: TmaPlan, rate: float, m: int, n: int, k: int) -> float:
+def _clocks(plan: TmaPlan, rate: float, m: int, n: int, k: int, whole_lines: bool) -> float:
     """Of the product with this plan, as far as waves of tiles and bytes explain it."""
-    tiles = -(-m // plan.tile_m) * -(-n // plan.tile_n)
     slices = -(-k // TILE_K)
-    waves, rest = divmod(tiles, plan.sms)
+    waves, rest = divmod(plan.tiles(m, n), plan.workers)
     tile_elems = plan.tile_m * plan.tile_n
     tile_end = _TILE_CLOCKS + 2 * tile_elems / _EPILOGUE_BYTES_PER_SM
-    main = waves * slices * _slice_clocks(plan, rate, plan.sms)
+    main = waves * slices * _slice_clocks(plan, rate, plan.sms, whole_lines)
     ends = waves * tile_end
     if rest:
         own = -(-slices // plan.parts)
-        main += own * _slice_clocks(plan, rate, rest * plan.parts)
+        busy_sms = rest * plan.parts * plan.cluster
+        main += own * _slice_clocks(plan, rate, busy_sms, whole_lines)
         ends += tile_end
     if plan.parts > 1:
         # One writes while the others do, then the last reads them one after another.
-        ends += _PARTS_CLOCKS + plan.parts * 4 * tile_elems / _EPILOGUE_BYTES_PER_SM
+        ends += plan.parts * (_PART_CLOCKS + 4 * tile_elems / _EPILOGUE_BYTES_PER_SM)
     least = 2 * (m * k + k * n + m * n) / _DRAM_BYTES
     return max(main, least) + ends
 
 
 @lru_cache(operands.REMEMBERED)
-def plan_matmul(m: int, n: int, k: int, a_k_major: bool, b_k_major: bool, sms: int) -> TmaPlan:
-    """The plan that takes the fewest clocks by the model."""
+def plan_matmul(
+    m: int, n: int, k: int, a_k_major: bool, b_k_major: bool, sms: int, whole_lines: bool = True
+) -> TmaPlan:
+    """The plan that takes the fewest clocks by the model. ``whole_lines``: the rows of A and B lie
+    multiples of 128 bytes apart."""
     slices = -(-k // TILE_K)
     candidates: list[tuple[float, TmaPlan]] = []
-    for shape, rate in _SHAPES:
-        tiles = -(-m // shape.tile_m) * -(-n // shape.tile_n)
-        for parts in PARTS[:sms]:
+    for shape, rate in _SHAPES if whole_lines else _SHAPES + _SHARED:
+        for parts in PARTS[: sms // shape.cluster]:
             plan = replace(shape, parts=parts, sms=sms, a_k_major=a_k_major, b_k_major=b_k_major)
             bytes_ = 4 * math.prod(plan.slots_shape)
-            worth = plan.split(tiles) and slices >= MIN_SLICES * parts
+            worth = plan.split(m, n) and slices >= MIN_SLICES * parts
             if parts == 1 or (worth and bytes_ <= MAX_WORKSPACE_BYTES):
-                candidates.append((_clocks(plan, rate, m, n, k), plan))
+                candidates.append((_clocks(plan, rate, m, n, k, whole_lines), plan))
     return min(candidates, key=lambda entry: entry[0])[1]
+
+
+def _in_whole_lines(matrix: Facts) -> bool:
+    """Are its rows multiples of a line apart?"""
+    _, (pitch, _) = products.launched(matrix)
+    return pitch * matrix.dtype.itemsize % _LINE_BYTES == 0
 
 
 def _addressable(matrix: Facts) -> bool:
@@ -559,7 +561,8 @@ def _prepared(a: Facts, b: Facts, bias: Facts | None, out: Facts | None) -> _Cal
     b_rows, b_k_major = products.rows_of("b", b, 0)
     if not all(map(_addressable, (a_rows, b_rows, out))):
         return None
-    plan = plan_matmul(m, n, k, a_k_major, b_k_major, device.sms)
+    whole_lines = _in_whole_lines(a_rows) and _in_whole_lines(b_rows)
+    plan = plan_matmul(m, n, k, a_k_major, b_k_major, device.sms, whole_lines)
     spans = (0 if t is None else t.span_elems * t.dtype.itemsize for t in (a, b, bias, out))
     return _Call(*map(products.launched, (a_rows, b_rows, out)), plan, tuple(spans))
 

@@ -68,6 +68,7 @@ class Fp8Plan:
 
     def __post_init__(self) -> None:
         products.check_plan(self, _COUNTS)
+        _check_flag("snake", self.snake)
         if self.unit_n < 0 or self.unit_n % 8 or (self.unit_n and self.tile_n % self.unit_n):
             raise ValueError(
                 f"units of {self.unit_n} columns, expected a multiple of 8 that divides tile_n = {self.tile_n}"
@@ -103,6 +104,12 @@ class Fp8Plan:
     @property
     def stage_bytes(self) -> int:
         return (self.tile_m + self.tile_n) * TILE_K
+
+
+def _check_flag(name: str, value: Any) -> None:
+    """``ValueError`` for what Python only takes for true or false, as it does "no" for true."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} is {value!r}, expected True or False")
 
 
 # --- the producer
@@ -256,9 +263,12 @@ def fetch_scales(kept, source, first):
 
 
 @jit
-def scale_slab(sums, row_scales, column_scales):
-    """A thread's sums (eighths, 2, 2) times the scales of their 64 rows and of their columns."""
+def scale_slab(sums, row_scales, column_scales, block, first):
+    """A thread's sums (eighths, 2, 2) of a ``block`` of 64 rows, from column ``first`` on, times the scales
+    of the warpgroup's rows and of the tile's columns."""
     eighths, _, _ = sums.shape
+    row_scales = row_scales.sub[block * 64 : block * 64 + 64]
+    column_scales = column_scales.sub[first : first + eighths * 8]
     columns = T.alloc_local((eighths, 2), "float32", layout="default")
     T.cuda.tile.apply(
         T.ptx["ld.shared.v2.b32"], columns,
@@ -272,57 +282,10 @@ def scale_slab(sums, row_scales, column_scales):
     T.cuda.tile.apply(T.ptx["mul.rn.f32"], flat, flat, of_rows(rows, eighths))
 
 
-@jit
-def write_slab(slab, sums):
-    """A warpgroup's sums (eighths, 2, 2) to its 64 rows of 128 bytes in shared memory."""
-    if slab.dtype == T.float32:
-        warp, lane = T.cuda.warp_in_warpgroup(), T.cuda.lane_id()
-        pairs = slab.view(4, 2, 8, 4, 4, 2).sub[warp, :, lane // 4, :, lane % 4, :]
-        T.cuda.tile.apply(T.ptx["st.shared.v2.b32"], pairs.permute(1, 0, 2), sums)
-    else:
-        epilogue.fill(slab.view(1, *slab.shape), sums)
-
-
-@jit
-def store_tile(C, buffer, sums, scales, first_row, first_column, consumer, plan: T.constexpr):
-    """A warpgroup's sums (blocks, columns / 8, 2, 2) to C. ``scales``: of its rows and of the tile's
-    columns in shared memory, or None."""
-    leader = T.cuda.thread_in_warpgroup() == 0
-    width = buffer.shape[2]
-    count = plan.tile_n // width
-    T.static_assert(
-        count % plan.slabs_at_once == plan.slabs % plan.slabs_at_once == 0
-        and plan.blocks_m * count % plan.slabs == 0,
-        "a row of slabs and the buffer hold whole batches, a tile whole buffers",
-    )
-    for block in T.unroll(plan.blocks_m):
-        for begin in T.unroll(0, count, plan.slabs_at_once):
-            # These slabs are free again when all stores but the latest, of the other slabs, have read.
-            if leader:
-                T.ptx["cp.async.bulk.wait_group.read"](plan.slabs // plan.slabs_at_once - 1)
-            T.cuda.named_barrier_sync(1 + consumer, 128)
-            for slab in T.unroll(begin, begin + plan.slabs_at_once):
-                mine = sums.sub[block, slab * width // 8 : (slab + 1) * width // 8, :, :]
-                if scales is not None:
-                    scale_slab(
-                        mine, scales[0].sub[block * 64 : block * 64 + 64],
-                        scales[1].sub[slab * width : (slab + 1) * width],
-                    )  # fmt: skip
-                write_slab(buffer.sub[(block * count + slab) % plan.slabs, :, :], mine)
-            T.ptx["fence.proxy.async.shared::cta"]()
-            T.cuda.named_barrier_sync(1 + consumer, 128)
-            if leader:
-                for slab in T.unroll(begin, begin + plan.slabs_at_once):
-                    place = (block * count + slab) % plan.slabs
-                    T.cuda.tile.apply(
-                        T.ptx["cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group"],
-                        C, buffer.sub[place, :, :], box=(64, width), swizzle=3,
-                        coords=(first_row + block * 64, first_column + slab * width),
-                    )  # fmt: skip
-                T.ptx["cp.async.bulk.commit_group"]()
-
-
 # --- the kernel
+
+EPILOGUE_BARRIER = 1
+"""The first of the consumers' own named barriers."""
 
 
 @jit
@@ -363,7 +326,7 @@ def matmul_scaled(
     if group == 0:
         roles.produce(plan.consumers)
         if T.cuda.thread_in_warpgroup() == 0:
-            stage, parity = 0, 0
+            stage, parity = T.int32(0), T.int32(0)
             for tile in range(T.cuda.block_idx("x"), tiles, T.cuda.grid_dim("x")):
                 row, column = schedulers.grouped(
                     tile, rows_of_tiles, tiles_n, plan.group_m, plan.snake
@@ -381,12 +344,13 @@ def matmul_scaled(
         total = T.alloc_local((plan.blocks_m, plan.tile_n // 8, 2, 2), "float32", layout="default")
         if plan.unit_n:
             sums = T.alloc_local((1, plan.unit_n // 8, 2, 2), "float32", layout="default")
-        scales = None
+        scales, scale = None, None
         if plan.b_columns == 0:
             row_scales = T.alloc_shared((plan.consumers, plan.own_rows), "float32", align=16)
             column_scales = T.alloc_shared((plan.consumers, plan.tile_n), "float32", align=16)
             scales = (row_scales.sub[consumer], column_scales.sub[consumer])
-        stage, parity = 0, 0
+            scale = lambda slab, block, first: scale_slab(slab, *scales, block, first)  # noqa: E731
+        stage, parity = T.int32(0), T.int32(0)
         for tile in range(T.cuda.block_idx("x"), tiles, T.cuda.grid_dim("x")):
             row, column = schedulers.grouped(tile, rows_of_tiles, tiles_n, plan.group_m, plan.snake)
             first_row = row * plan.tile_m + consumer * plan.own_rows
@@ -425,9 +389,10 @@ def matmul_scaled(
             if scales is not None:
                 # The epilogue's first barrier shows each thread's part to the others.
                 T.ptx["cp.async.wait_all"]()
-            store_tile(
-                C, c_buffer.sub[consumer], total, scales, first_row, first_column, consumer, plan
-            )
+            epilogue.store(
+                C, c_buffer.sub[consumer], total, None, None, None, first_row, first_column,
+                EPILOGUE_BARRIER + consumer, plan.slabs_at_once, scale,
+            )  # fmt: skip
         epilogue.finish()
 
 
@@ -626,6 +591,7 @@ def matmul_fp8(a, b, a_scale, b_scale, *, out=None, out_dtype=None, fast_accum=T
     """
     import torch
 
+    _check_flag("fast_accum", fast_accum)
     facts = [facts_of("a", a), facts_of("b", b)]
     _check_operands(*facts)
     facts += (facts_of("a_scale", a_scale), facts_of("b_scale", b_scale))
@@ -635,7 +601,7 @@ def matmul_fp8(a, b, a_scale, b_scale, *, out=None, out_dtype=None, fast_accum=T
     of_out = facts_of("out", out)
     if given and out_dtype not in (None, of_out.dtype):
         raise ValueError(f"out is {of_out.dtype}, and out_dtype {out_dtype}")
-    call = _prepared(*facts, of_out, bool(fast_accum))
+    call = _prepared(*facts, of_out, fast_accum)
     if given:
         operands.result_apart(
             ("a", "b", "a_scale", "b_scale"), (a, b, a_scale, b_scale), out, call.spans_bytes

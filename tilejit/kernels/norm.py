@@ -344,46 +344,60 @@ def elements_of_warp(rank, warp, plan: T.constexpr):
 
 
 @jit
-def moments_of_cluster(
-    x, t, rank, slots, here, free, turn, centered: T.constexpr, plan: T.constexpr
+def take_moments(
+    kept, x, p, q, feed, stage, parity, turn, centered: T.constexpr, plan: T.constexpr
 ):
-    """``moments_of_registers`` of a row that a cluster holds: one exchange."""
-    parts = T.alloc_local((plan.partial_sums, 1), "float32", layout="default")
+    """(this thread's mean, its sum of squared differences, the next position in the ring) of the cluster's
+    row ``turn``, which is next there and goes to ``kept``; the mean is 0 unless ``centered``."""
+    rows.fill(p, 0.0)
+    rows.fill(q, 0.0)
+    shift = T.float32(0.0)
+    for step in T.unroll(plan.part_steps):
+        stage, parity = row_clusters.take_step(kept, feed, stage, parity, turn, step, plan)
+        chunks = plan.chunks_of(step)
+        for j in T.unroll(len(chunks)):
+            c = chunks[j]
+            if c < plan.full_chunks or row_clusters.owns_tail(feed, plan):
+                rows.widen(kept.sub[c, :], x)
+                if centered and c == 0:
+                    shift = first_mean(x, q)
+                accumulate(x, p, q, shift, centered)
+    square = rows.fold(T.ptx["add.rn.f32"], q, q)
     if not centered:
-        square = square_in_parts(x, parts)
-        return T.float32(0.0), cluster_reduce.reduce(square, reduce.add, slots, here, free, turn)
-    count = T.float32(plan.full_chunks * plan.vector_elems)
-    if plan.tail_vectors > 0:
-        owns = row_clusters.owns_tail(t, rank, plan)
-        count = T.if_then_else(owns, T.float32(plan.elems_per_thread), count)
-    row_clusters.partial(T.ptx["add.rn.f32"], x, parts)
-    own_mean = rows.fold(T.ptx["add.rn.f32"], parts, parts) / count
-    T.cuda.tile.apply(T.ptx["sub.rn.f32"], x, x, own_mean)
-    if plan.tail_vectors > 0:
-        if not owns:
-            rows.fill(row_clusters.chunk_of(x, plan.full_chunks, plan), 0.0)
-    square = square_in_parts(x, parts)
-
-    pair = T.alloc_local((2,), "float32", layout="default")
-    warp_elems = elements_of_warp(rank, T.cuda.warp_id(), plan)
-    leader = T.cuda.shfl_idx(own_mean, 0)
-    pair[0], pair[1] = merge(own_mean, square, count, leader, warp_elems, 32)
-    cluster_reduce.publish(pair, slots, here, free, turn)
-    cluster_reduce.wait(here, turn)
-    mean, square = merge_slots(slots, plan)
-    return mean - own_mean, square
+        return T.float32(0.0), square, stage, parity
+    total = rows.fold(T.ptx["add.rn.f32"], p, p)
+    drift = total / elements_of_thread(feed, plan)
+    return shift + drift, centred(square, total, drift), stage, parity
 
 
 @jit
-def square_in_parts(x, parts):
-    """The sum of x[i]**2; ``parts`` is scratch, as many running sums."""
-    width = parts.shape[0]
-    first = x.sub[0:width]
-    T.cuda.tile.apply(T.ptx["mul.rn.f32"], parts, first, first)
-    for begin in T.unroll(width, x.shape[0], width):
-        some = x.sub[begin : begin + width]
-        T.cuda.tile.apply(T.ptx["fma.rn.f32"], parts, some, some, parts)
-    return rows.fold(T.ptx["add.rn.f32"], parts, parts)
+def elements_of_thread(feed, plan: T.constexpr):
+    """How many elements of a row a thread of a cluster owns, as float32."""
+    full = T.float32(plan.full_chunks * plan.vector_elems)
+    if plan.tail_vectors == 0:
+        return full
+    return T.if_then_else(row_clusters.owns_tail(feed, plan), full + plan.vector_elems, full)
+
+
+@jit
+def moments_of_cluster(
+    mean, square, feed, team, turn, parity, centered: T.constexpr, plan: T.constexpr
+):
+    """(mean, sum of squared differences) of the row from every thread's own: one exchange."""
+    if not centered:
+        words = T.alloc_local((2,), "float32", layout="default")
+        words[0] = reduce.lanes(square, reduce.add)
+        row_clusters.exchange(words, feed, team, turn, parity, plan)
+        return T.float32(0.0), cluster_reduce.combined(team.slots, reduce.add)
+    words = T.alloc_local((4,), "float32", layout="default")
+    warp = T.cuda.warp_id() - team.first_warp
+    warp_elems = elements_of_warp(feed.rank, warp, plan)
+    leader = T.cuda.shfl_idx(mean, 0)
+    own_elems = elements_of_thread(feed, plan)
+    words[0], words[1] = merge(mean, square, own_elems, leader, warp_elems, 32)
+    words[2] = 0.0
+    row_clusters.exchange(words, feed, team, turn, parity, plan)
+    return merge_slots(team.slots, plan)
 
 
 @jit
@@ -403,54 +417,54 @@ def merge_slots(slots, plan: T.constexpr):
 
 @jit
 def finish_part(
+    kept,
     x,
+    p,
+    q,
+    mean,
     scale,
-    offset,
     weighted: T.constexpr,
     resident,
+    order,
     feed,
     Y,
     row,
-    t,
+    turn,
     stage,
     parity,
     plan: T.constexpr,
 ):
-    """Store (x * scale + offset) * weight + bias as this thread's part of row ``row``; ``weighted``: the
-    first parameter is the weight. Returns the next position in the ring."""
-    p = T.alloc_local((plan.vector_elems, 1), "float32", layout="default")
-    q = T.alloc_local((plan.vector_elems, 1), "float32", layout="default")
+    """Store (row - mean) * scale * weight + bias, this thread's part of row ``row`` in ``kept``, the
+    cluster's ``turn``-th; ``weighted``: the first parameter is the weight. Returns the next position in the ring."""
     count = plan.resident + plan.streamed
     words = T.alloc_local(
         (max(1, count), plan.stage_chunks, plan.vector_elems), feed.X.dtype, layout="default"
     )
     result = T.alloc_local((plan.vector_elems,), feed.X.dtype, layout="default")
     for part_step in T.unroll(plan.part_steps):
+        chunks = plan.chunks_of(part_step)
         for i in T.unroll(plan.streamed):
             step = plan.part_steps + part_step * plan.streamed + i
             if step > plan.part_steps:
-                row_clusters.refill_before(feed, stage, parity, row, step, plan)
-            stage, parity = row_clusters.read_step(
-                feed, words.sub[plan.resident + i, :, :], t, stage, parity, step, plan
-            )
-        chunks = plan.chunks_of(part_step)
+                row_clusters.refill_before(feed, stage, parity, turn, step, plan)
+            own = words.sub[plan.resident + i, 0 : len(chunks), :]
+            stage, parity = row_clusters.read_step(feed, own, stage, parity, step, plan)
         for j in T.unroll(len(chunks)):
             c = chunks[j]
-            if c < plan.full_chunks or row_clusters.owns_tail(t, feed.rank, plan):
+            if c < plan.full_chunks or row_clusters.owns_tail(feed, plan):
                 for i in T.unroll(plan.resident):
                     row_clusters.read_resident(
-                        words.sub[i, j, :], c, resident.sub[i, :, :, :], t, plan
+                        words.sub[i, j, :], c, resident.sub[i, :, :, :], feed.thread, plan
                     )
                 weight_words = words.sub[0, j, :] if weighted else None
                 bias_words = words.sub[count - 1, j, :] if count > int(weighted) else None
-                part = row_clusters.chunk_of(x, c, plan)
+                row_clusters.widen_again(kept.sub[c, :], result, x, order, plan)
                 scale_and_shift(
-                    part, p, q, weight_words, bias_words, None, scale, offset,
-                    weight_words, bias_words,
-                )  # fmt: skip
-        row_clusters.put_step(x, part_step, result, Y, row, t, feed, plan)
+                    x, p, q, weight_words, bias_words, mean, scale, None, weight_words, bias_words
+                )
+                row_clusters.put_chunk(x, c, result, Y, row, feed, plan)
     if plan.streamed > 0:
-        row_clusters.refill_before(feed, stage, parity, row, plan.row_steps, plan)
+        row_clusters.refill_before(feed, stage, parity, turn, plan.row_steps, plan)
     return stage, parity
 
 
@@ -460,6 +474,7 @@ def norm_clusters(
     Y: T.Tensor((T.dynamic("M"), "N")),
     W: T.Tensor(("N",)) | None,
     B: T.Tensor(("N",)) | None,
+    tickets: T.Tensor((1,), "uint32"),
     eps: T.float32,
     centered: T.constexpr,
     plan: T.constexpr,
@@ -469,43 +484,61 @@ def norm_clusters(
     T.device_entry(
         launch=T.cuda.LaunchConfig(
             grid=plan.grid(M),
-            block=plan.threads,
+            block=plan.cta_threads,
             cluster=plan.ctas,
             min_blocks_per_sm=plan.min_blocks,
         )
     )
     parameters = tuple(rows.vectors(p, plan) for p in (W, B) if p is not None)
     resident, loaded = row_clusters.allocate_resident(plan.resident, plan)
-    stages, full, empty, slots, here, free = row_clusters.allocate(plan, 2 if centered else 1)
-    rank = T.cuda.cluster_cta_rank()
-    first_row, stride = T.cuda.cluster_id("x"), T.cuda.num_clusters("x")
-    policy = row_clusters.first_to_leave()
+    stages, full, empty, ahead, team = row_clusters.allocate(plan, 4 if centered else 2)
+    rank, policy, height = (
+        T.cuda.cluster_cta_rank(),
+        row_clusters.first_to_leave(),
+        T.cast(M, "int32"),
+    )
     streamed = parameters[plan.resident :]
-    feed = row_clusters.Feed(X, streamed, stages, full, empty, rank, stride, policy)
-    row_clusters.begin(feed, first_row, plan)
+    feed = row_clusters.Feed(
+        X, height, streamed, stages, full, empty, ahead, rank, policy, team.thread
+    )
+    row_clusters.begin(feed, plan)
     # After the first rows, which are wanted before them.
     for i in T.unroll(plan.resident):
-        if row_clusters.refills(plan):
+        if row_clusters.fills_first(plan):
             row_clusters.fetch_resident(resident, loaded, i, parameters[i], rank, plan)
     T.cuda.cluster_wait()
 
-    t, height = T.cuda.thread_idx("x"), T.cast(M, "int32")
-    x = T.alloc_local((plan.elems_per_thread, 1), "float32", layout="default")
-    stage, parity, turn = 0, 0, 0
-    for row in range(first_row, height, stride):
-        stage, parity = row_clusters.take(x, feed, t, stage, parity, row, 0.0, plan)
-        mean, square = moments_of_cluster(x, t, rank, slots, here, free, turn, centered, plan)
-        row_clusters.refill_before(feed, stage, parity, row, plan.part_steps, plan)
-        if row + stride < height:
-            cluster_reduce.release(free, row_clusters.BARRIER_ID, plan.threads)
-        turn = turn ^ 1
+    kept = T.alloc_local((plan.chunks, plan.vector_elems), X.dtype, layout="default")
+    x = T.alloc_local((plan.vector_elems, 1), "float32", layout="default")
+    p = T.alloc_local((plan.vector_elems, 1), "float32", layout="default")
+    q = T.alloc_local((plan.vector_elems, 1), "float32", layout="default")
+    stage, parity = row_clusters.first_position(team, plan)
+    round_parity = T.int32(0)
+    turn = T.cast(team.number, "int32")
+    row = row_clusters.number_of(turn, feed, plan)
+    while row < height:
+        row_clusters.take_turn(team, turn, plan)
+        row_clusters.draw(tickets, feed, team, turn, plan)
+        mean, square, stage, parity = take_moments(
+            kept, x, p, q, feed, stage, parity, turn, centered, plan
+        )
+        row_clusters.pass_turn(team, turn, feed, plan)
+        mean, square = moments_of_cluster(
+            mean, square, feed, team, turn, round_parity, centered, plan
+        )
+        row_clusters.refill_before(feed, stage, parity, turn, plan.part_steps, plan)
+        row_clusters.end_exchange(team, turn, feed, plan)
+        round_parity = round_parity ^ 1
         scale = T.rsqrt(square * (1.0 / plan.row_elems) + eps)
-        offset = -(mean * scale) if centered else None
         if plan.resident > 0:
             T.cuda.mbarrier_wait(loaded.ptr_to([0]), 0)
         stage, parity = finish_part(
-            x, scale, offset, W is not None, resident, feed, Y, row, t, stage, parity, plan
-        )
+            kept, x, p, q, mean if centered else None, scale, W is not None, resident, team.order,
+            feed, Y, row, turn, stage, parity, plan,
+        )  # fmt: skip
+        stage, parity = row_clusters.past_other_teams(stage, parity, plan)
+        turn = turn + plan.teams
+        row = row_clusters.number_of(turn, feed, plan)
 
 
 def rms_norm(x, weight=None, eps=1e-6, out=None):
@@ -532,5 +565,6 @@ def _norm(x, weight, bias, eps, out, *, centered):
     if clusters is None:
         norm_rows(x, out, weight, bias, eps, centered, plan)
     else:
-        norm_clusters(x, out, weight, bias, eps, centered, clusters)
+        tickets = row_clusters.tickets_for(x)
+        norm_clusters(x, out, weight, bias, tickets, eps, centered, clusters)
     return out

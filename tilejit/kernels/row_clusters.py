@@ -1,10 +1,15 @@
 """Long rows: a cluster of CTAs along each row, which stays in registers between its passes.
 
-A cluster takes row after row. Of every row CTA ``r`` owns a contiguous part of ``full_chunks`` *vectors* of
-16 bytes per thread, and an equal share of what is left (the *tail*). Its threads take a part from a ring of
-shared-memory stages into registers as float32, one stage per *step*. One thread refills each stage at once
+A cluster takes row after row: the first few by its number, then whichever no other has taken, because SMs do
+not get equal shares of the memory's rate. It draws a *ticket* for each, far ahead of the row's turn, and the
+number travels with a partial result. Of every row CTA ``r`` owns a contiguous part of ``full_chunks`` *vectors* of
+16 bytes per thread, and an equal share of what is left (the *tail*). The threads take a part from a ring of
+shared-memory stages into registers, as it came, one stage per *step*. One thread refills each stage at once
 with the step that comes so many stages later, by a bulk copy: the next rows arrive while the cluster exchanges
 partial results (``lib.cluster_reduce``) and stores this one.
+
+The threads of a CTA may be several *teams* that take turns at the cluster's rows: while one exchanges and
+stores, the other takes and computes. They share the ring and what is resident in shared memory.
 
 Rows are hinted as the first to leave L2, as they are read and as they are written: each is wanted once.
 
@@ -17,18 +22,17 @@ measuring (``benchmarks``).
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 from tilejit import T, jit
-from tilejit.kernels import rows
+from tilejit.kernels import rows, scratch
 from tilejit.lib import cluster_reduce, ring
 
 VECTOR_BYTES = 16
-MAX_ELEMS_PER_THREAD = 64
-"""Held as float32, one register each."""
+MAX_WORDS_PER_THREAD = 64
+"""Of a row: one register each."""
 SHARED_BYTES_PER_SM = 228 * 1024
 SHARED_BYTES_RESERVED = 1024
 """Of each CTA, by the system."""
@@ -37,13 +41,16 @@ FETCH = "cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes"
 FETCH_ROW = f"{FETCH}.L2::cache_hint"
 STORE_ROW = "st.global.L1::no_allocate.L2::cache_hint.v4.b32"
 
-BARRIER_ID = 1
-"""The named barrier of ``cluster_reduce.release``."""
+EXCHANGE_BARRIER = 1
+"""The first of the teams' named barriers for ``cluster_reduce.release``."""
+TURN_BARRIER = 5
+"""The first of the named barriers by which a team hears that it may take a row."""
+MAX_TEAMS = TURN_BARRIER - EXCHANGE_BARRIER
 
 
 @dataclass(frozen=True)
 class ClusterPlan:
-    """See the module's text. ``threads``: of a CTA; ``stage_chunks``: vectors of each of them in a stage;
+    """See the module's text. ``threads``: of a team; ``stage_chunks``: vectors of each of them in a stage;
     ``clusters``: most that run at one time; of weight and bias, in this order, the first ``resident`` stay in
     shared memory and the ``streamed`` others do not."""
 
@@ -57,6 +64,16 @@ class ClusterPlan:
     min_blocks: int = 1
     resident: int = 0
     streamed: int = 0
+    teams: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 < self.teams <= MAX_TEAMS:
+            raise ValueError(f"{self.teams} teams, expected 1 to {MAX_TEAMS}")
+        if self.teams > 1 and self.streamed:
+            raise ValueError(
+                f"{self.streamed} streamed parameters of {self.teams} teams, expected one team: the next one "
+                "would wait for stages that the ring has yet to fill once before"
+            )
 
     word = "uint32"
     words = 4
@@ -116,20 +133,43 @@ class ClusterPlan:
         return range(first, min(first + self.stage_chunks, self.full_chunks))
 
     @property
-    def elems_per_thread(self) -> int:
-        return self.chunks * self.vector_elems
+    def step_elems(self) -> int:
+        """Of a thread in a stage."""
+        return self.stage_chunks * self.vector_elems
 
     @property
-    def partial_sums(self) -> int:
-        """Running sums per thread: enough to hide an addition's latency."""
-        return math.gcd(self.elems_per_thread, 8)
+    def words_per_thread(self) -> int:
+        return self.chunks * self.words
+
+    @property
+    def cta_threads(self) -> int:
+        return self.threads * self.teams
+
+    @property
+    def rows_in_ring(self) -> int:
+        """How many rows after a step's own the ring may reach."""
+        return (self.row_steps - 1 + self.stages) // self.row_steps
+
+    @property
+    def lookahead(self) -> int:
+        """How many rows before its turn a row is drawn, a multiple of the teams: what a team learns in an
+        exchange is known to the others two of its rows later, and to all before the ring wants it."""
+        least = self.rows_in_ring + (3 if self.teams > 1 else 1)
+        return -(-least // self.teams) * self.teams
+
+    @property
+    def known_rows(self) -> int:
+        """Row numbers that a CTA keeps: a team's present one and those ahead."""
+        return self.lookahead + self.teams
 
     @property
     def warps(self) -> int:
+        """Of a team."""
         return self.threads // 32
 
     @property
     def slots(self) -> int:
+        """Of a team's exchange."""
         return self.ctas * self.warps
 
     @property
@@ -144,20 +184,19 @@ class ClusterPlan:
     @property
     def shared_bytes(self) -> int:
         """At most: ring, resident parameters, slots of two words, barriers and alignment."""
-        control_bytes = self.slots * 8 + MAX_STAGES * 16 + 512
+        control_bytes = self.teams * (self.slots * 16 + self.ctas * 8) + MAX_STAGES * 16 + 1024
         return self.stages * self.stage_bytes + self.resident * self.part_bytes + control_bytes
 
-    def filled(self) -> ClusterPlan:
-        """With as many stages as fit."""
+    def filled(self, most: int = MAX_STAGES) -> ClusterPlan:
+        """With as many stages as fit, ``most`` at the most."""
         bare = replace(self, stages=0)
         free_bytes = SHARED_BYTES_PER_SM // self.min_blocks - SHARED_BYTES_RESERVED
         stages = (free_bytes - bare.shared_bytes) // self.stage_bytes
-        return replace(self, stages=min(stages, MAX_STAGES))
+        return replace(self, stages=min(stages, most))
 
     def grid(self, height):
-        """CTAs for ``height`` rows: as few clusters as take the least rounds."""
-        rounds = -(-height // self.clusters)
-        return -(-height // rounds) * self.ctas
+        """CTAs for ``height`` rows."""
+        return min(height, self.clusters) * self.ctas
 
 
 @dataclass(frozen=True)
@@ -170,23 +209,43 @@ class Shape:
     stage_chunks: int
     min_blocks: int
     resident: int
+    teams: int = 1
+    stages: int = MAX_STAGES
 
 
 _KIB = 1 << 10
 
-# By kernel and bytes of an element, measured at 65536 and 262144 columns: benchmarks/notes.md. Registers do not hold as many bytes of
-# 16-bit elements. Shorter rows than ``_LEAST_BYTES`` are those of ``kernels.rows``.
+# By kernel and bytes of an element, measured at 65536 (float32), 131072 (bfloat16) and 262144 columns:
+# benchmarks/notes.md. Shorter rows than ``_LEAST_BYTES`` are those of ``kernels.rows``.
 _SHAPES: dict[tuple[rows.Kernel, int], tuple[Shape, ...]] = {
-    ("softmax", 2): (Shape(512 * _KIB, 8, 512, 4, 1, 0),),
-    ("softmax", 4): (Shape(1024 * _KIB, 8, 512, 2, 1, 0),),
-    ("rms_norm", 2): (Shape(256 * _KIB, 4, 512, 2, 1, 1), Shape(512 * _KIB, 8, 512, 2, 1, 1)),
-    ("rms_norm", 4): (Shape(256 * _KIB, 8, 256, 1, 3, 1), Shape(1024 * _KIB, 8, 512, 2, 1, 1)),
-    ("layer_norm", 2): (Shape(256 * _KIB, 4, 512, 2, 1, 2), Shape(512 * _KIB, 8, 512, 2, 1, 2)),
-    ("layer_norm", 4): (Shape(256 * _KIB, 8, 256, 1, 2, 2), Shape(1024 * _KIB, 8, 512, 1, 1, 1)),
+    ("softmax", 2): (
+        Shape(256 * _KIB, 4, 256, 2, 1, 0, teams=2, stages=10),
+        Shape(512 * _KIB, 8, 256, 2, 1, 0, teams=2, stages=10),
+    ),
+    ("softmax", 4): (
+        Shape(256 * _KIB, 4, 512, 2, 1, 0, stages=8),
+        Shape(1024 * _KIB, 8, 512, 2, 1, 0, stages=8),
+    ),
+    ("rms_norm", 2): (
+        Shape(256 * _KIB, 4, 512, 4, 1, 1, stages=4),
+        Shape(512 * _KIB, 8, 512, 4, 1, 1, stages=4),
+    ),
+    ("rms_norm", 4): (
+        Shape(256 * _KIB, 8, 256, 1, 2, 1),
+        Shape(512 * _KIB, 8, 512, 2, 1, 1, stages=8),
+        Shape(1024 * _KIB, 8, 512, 1, 1, 1),
+    ),
+    ("layer_norm", 2): (
+        Shape(256 * _KIB, 4, 512, 4, 1, 2, stages=4),
+        Shape(512 * _KIB, 8, 256, 4, 1, 2, teams=2, stages=5),
+    ),
+    ("layer_norm", 4): (
+        Shape(256 * _KIB, 4, 512, 2, 1, 2, stages=8),
+        Shape(512 * _KIB, 8, 512, 2, 1, 2, stages=8),
+        Shape(1024 * _KIB, 8, 512, 4, 1, 0, stages=8),
+    ),
 }  # fmt: skip
-_LEAST_BYTES: dict[rows.Kernel, int] = {
-    "softmax": 256 * _KIB + 1, "rms_norm": 128 * _KIB + 1, "layer_norm": 128 * _KIB + 1,
-}  # fmt: skip
+_LEAST_BYTES = 128 * _KIB + 1
 
 # Clusters of so many CTAs, with so many CTAs per SM, that run at one time on the H200 that was measured:
 # some SMs are in groups that a cluster does not leave.
@@ -222,7 +281,7 @@ def plan_clusters(
     """The plan for rows at multiples of 16 bytes; None where ``kernels.rows`` does better. ``parameters``:
     how many of weight and bias there are."""
     row_bytes = row_elems * elem_bytes
-    if not device.has_clusters or row_bytes % VECTOR_BYTES or row_bytes < _LEAST_BYTES[kernel]:
+    if not device.has_clusters or row_bytes % VECTOR_BYTES or row_bytes < _LEAST_BYTES:
         return None
     for shape in _SHAPES[kernel, elem_bytes]:
         if row_bytes <= shape.row_bytes:
@@ -230,9 +289,9 @@ def plan_clusters(
             plan = ClusterPlan(
                 elem_bytes, row_elems, shape.ctas, shape.threads, shape.stage_chunks, 0,
                 device.clusters_at_once(shape.ctas, shape.min_blocks), shape.min_blocks, resident,
-                parameters - resident,
-            ).filled()  # fmt: skip
-            if plan.elems_per_thread <= MAX_ELEMS_PER_THREAD:
+                parameters - resident, shape.teams,
+            ).filled(shape.stages)  # fmt: skip
+            if plan.words_per_thread <= MAX_WORDS_PER_THREAD:
                 return plan
     return None
 
@@ -247,13 +306,37 @@ def plan_for(
     return plan_clusters(kernel, source.shape[1], plan.elem_bytes, parameters, device)
 
 
+def tickets_for(source):
+    """The counter that a launch on ``source`` needs, on its device's current stream."""
+    import torch
+
+    return scratch.kept((1,), torch.uint32, source.device)
+
+
 # --- the kernel side
+
+
+@dataclass(frozen=True)
+class Team:
+    """Who a thread works with: the team's number, the thread's in it, the first warp, and what the team
+    exchanges by: ``slots``, ``here`` (all of a round are here), ``free`` (they may be overwritten). ``order``:
+    the order of the bytes of a word, in shared memory. ``ticket``: the last one that its first thread in the
+    cluster's first CTA drew, a register."""
+
+    number: Any
+    thread: Any
+    first_warp: Any
+    slots: Any
+    here: Any
+    free: Any
+    order: Any
+    ticket: Any
 
 
 @jit
 def allocate(plan: T.constexpr, slot_words: T.constexpr):
-    """(stages, full, empty, slots, all slots are here, slots may be overwritten), initialised; all threads
-    of the CTA call. ``T.cuda.cluster_wait`` must follow."""
+    """(stages, full, empty, the numbers of the cluster's rows to come, the executing thread's team),
+    initialised; all threads of the CTA call. ``T.cuda.cluster_wait`` must follow."""
     stages = T.alloc_shared(
         (plan.stages, plan.stage_chunks, plan.threads, plan.words),
         plan.word,
@@ -262,14 +345,139 @@ def allocate(plan: T.constexpr, slot_words: T.constexpr):
     )
     full = T.alloc_shared((plan.stages,), "uint64", align=8)
     empty = T.alloc_shared((plan.stages,), "uint64", align=8)
-    slots = T.alloc_shared((plan.slots, slot_words), "float32", layout="default", align=16)
-    here = T.alloc_shared((1,), "uint64", align=8)
-    free = T.alloc_shared((plan.ctas,), "uint64", align=8)
+    slots = T.alloc_shared(
+        (plan.teams, plan.slots, slot_words), "float32", layout="default", align=16
+    )
+    here = T.alloc_shared((plan.teams, 1), "uint64", layout="default", align=8)
+    free = T.alloc_shared((plan.teams, plan.ctas), "uint64", layout="default", align=8)
+    order = T.alloc_shared((1,), "uint32", layout="default")
+    ahead = T.alloc_shared((plan.known_rows,), "int32", layout="default")
     if T.cuda.linear_thread_id() == 0:
-        cluster_reduce.create(here, free)
+        for team in T.unroll(plan.teams):
+            cluster_reduce.create(here.sub[team, :], free.sub[team, :])
+        order[0] = T.uint32(0x3210)
+        for i in T.unroll(plan.lookahead):
+            ahead[i] = first_number(i)
     ring.create(full, empty, 1, plan.warps)
     T.cuda.cluster_arrive()
-    return stages, full, empty, slots, here, free
+    number, first_warp, thread = 0, 0, T.cuda.thread_idx("x")
+    if plan.teams > 1:
+        number = T.cuda.warp_id() // plan.warps
+        first_warp = number * plan.warps
+        thread = thread - number * plan.threads
+    T.assume(0 <= number < plan.teams)
+    T.assume(0 <= thread < plan.threads)
+    ticket = T.alloc_local((1,), "uint32", layout="default")
+    ticket[0] = T.uint32(0)
+    team = Team(
+        number, thread, first_warp, slots.sub[number, :, :], here.sub[number, :],
+        free.sub[number, :], order, ticket,
+    )  # fmt: skip
+    return stages, full, empty, ahead, team
+
+
+@jit
+def first_number(i: T.constexpr):
+    """Of the cluster's row ``i``, where no ticket says it: beyond the last if there is none."""
+    return T.cuda.cluster_id("x") + i * T.cuda.num_clusters("x")
+
+
+@jit
+def by_ticket(height, plan: T.constexpr):
+    """How many rows are left to tickets."""
+    return max(height - plan.lookahead * T.cuda.num_clusters("x"), 0)
+
+
+@jit
+def draw(tickets, feed, team, turn, plan: T.constexpr):
+    """Ask for a row, by one thread of the cluster, once it is the turn of the team's row ``turn``: so teams draw
+    in the order of their rows, and no row comes after one that is not there.
+
+    Each team draws until there is no row, once in vain. So the number of draws is known, and the counter
+    ``tickets`` comes round to zero with the last."""
+    rest = by_ticket(feed.height, plan)
+    teams = min(feed.height, plan.teams * T.cuda.num_clusters("x"))
+    if feed.rank == 0 and team.thread == 0:
+        if turn < plan.teams or team.ticket[0] < T.cast(rest, "uint32"):
+            T.ptx["atom.relaxed.gpu.global.inc.u32"](
+                team.ticket[0], tickets.ptr_to([0]), T.cast(rest + teams - 1, "uint32")
+            )
+
+
+@jit
+def drawn(feed, team, plan: T.constexpr):
+    """The number of the row that was drawn, as float32, which is exact for as many rows as a GPU holds."""
+    rest = by_ticket(feed.height, plan)
+    ticket = T.cuda.shfl_idx(team.ticket[0], 0)
+    number = T.cast(ticket, "int32") + plan.lookahead * T.cuda.num_clusters("x")
+    there = ticket < T.cast(rest, "uint32")
+    return T.cast(T.if_then_else(there, number, feed.height), "float32")
+
+
+@jit
+def exchange(words, feed, team, turn, parity, plan: T.constexpr):
+    """All slots of the team's round are here: ``words`` of every warp, the last of which is for the number of
+    the row that comes so many after row ``turn`` of the cluster."""
+    last = words.shape[0] - 1
+    words[last] = drawn(feed, team, plan)
+    cluster_reduce.publish(words, team.slots, team.here, team.free, parity, team.first_warp)
+    cluster_reduce.wait(team.here, parity)
+    if team.thread == 0:
+        place = (turn + plan.lookahead) % plan.known_rows
+        feed.ahead[place] = T.cast(team.slots[0, last], "int32")
+
+
+@jit
+def number_of(turn, feed, plan: T.constexpr):
+    """Of the row that is the cluster's ``turn``-th: beyond the last one if there is none."""
+    return feed.ahead[turn % plan.known_rows]
+
+
+@jit
+def first_position(team, plan: T.constexpr):
+    """Of the team's first row in the ring."""
+    stage, parity = T.int32(0), T.int32(0)
+    for before in T.unroll(plan.teams - 1):
+        if team.number > before:
+            stage, parity = ring.following(stage, parity, plan.stages, plan.row_steps)
+    return stage, parity
+
+
+@jit
+def past_other_teams(stage, parity, plan: T.constexpr):
+    """The position of the team's next row, from that after its last one."""
+    if plan.teams > 1:
+        stage, parity = ring.following(
+            stage, parity, plan.stages, (plan.teams - 1) * plan.row_steps
+        )
+    return stage, parity
+
+
+@jit
+def take_turn(team, turn, plan: T.constexpr):
+    """Wait until the cluster's row before this one has been taken: a parity tells apart only two rounds of
+    a stage."""
+    if plan.teams > 1:
+        if turn > 0:
+            T.cuda.named_barrier_sync(TURN_BARRIER + team.number, 2 * plan.threads)
+
+
+@jit
+def pass_turn(team, turn, feed, plan: T.constexpr):
+    """The team has taken its row, and the next one may be."""
+    if plan.teams > 1:
+        if number_of(turn + 1, feed, plan) < feed.height:
+            after = T.if_then_else(team.number == plan.teams - 1, 0, team.number + 1)
+            T.cuda.named_barrier_arrive(TURN_BARRIER + after, 2 * plan.threads)
+
+
+@jit
+def end_exchange(team, turn, feed, plan: T.constexpr):
+    """The team has read its slots: those of its next row may come, if there is one."""
+    if number_of(turn + plan.teams, feed, plan) < feed.height:
+        cluster_reduce.release(
+            team.free, EXCHANGE_BARRIER + team.number, plan.threads, team.first_warp
+        )
 
 
 @jit
@@ -330,18 +538,20 @@ def fetch_tail(to, vectors, rank, mbar, policy, plan: T.constexpr):
 
 @dataclass(frozen=True)
 class Feed:
-    """What the ring of a CTA brings: rows of ``X`` from the cluster's first one on, ``stride`` apart, and
-    the vectors of the streamed ``parameters``. As ``allocate`` gives them: ``stages``, ``full``, ``empty``.
-    ``policy``: of rows in L2, those read and those written."""
+    """What the ring of a CTA brings: the cluster's rows of ``X``, whose numbers are ``ahead``, and the vectors
+    of the streamed ``parameters``. As ``allocate`` gives them: ``stages``, ``full``, ``empty``, ``ahead``.
+    ``policy``: of rows in L2, those read and those written. ``thread``: the executing one in its team."""
 
     X: Any
+    height: Any
     parameters: tuple[Any, ...]
     stages: Any
     full: Any
     empty: Any
+    ahead: Any
     rank: Any
-    stride: Any
     policy: Any
+    thread: Any
 
 
 @jit
@@ -365,129 +575,114 @@ def request_step(feed, stage, row, step: T.constexpr, plan: T.constexpr):
 
 
 @jit
-def refills(plan: T.constexpr):
-    """Is this the thread that keeps the ring filled?"""
-    return T.cuda.linear_thread_id() == plan.threads - 32
+def refills(feed, plan: T.constexpr):
+    """Is this the thread of its team that keeps the ring filled?"""
+    return feed.thread == plan.threads - 32
 
 
 @jit
-def begin(feed, row, plan: T.constexpr):
-    """Request what fills the ring first, for rows from ``row`` on."""
+def begin(feed, plan: T.constexpr):
+    """Request what fills the ring first."""
     for stage in T.unroll(plan.stages):
-        wanted = row + stage // plan.row_steps * feed.stride
-        if refills(plan) and wanted < feed.X.shape[0]:
+        wanted = first_number(stage // plan.row_steps)
+        if fills_first(plan) and wanted < feed.height:
             request_step(feed, stage, wanted, stage % plan.row_steps, plan)
 
 
 @jit
-def refill_before(feed, stage, parity, row, after: T.constexpr, plan: T.constexpr):
-    """Request what comes next into the stage of the step before step ``after`` of row ``row``, once all
-    warps have read it; (``stage``, ``parity``) is the position of ``after``."""
-    later = after - 1 + plan.stages
-    wanted = row + later // plan.row_steps * feed.stride
-    if refills(plan) and wanted < feed.X.shape[0]:
-        stage, parity = ring.following(stage, parity, plan.stages, plan.stages - 1)
-        ring.wait_empty(feed.empty, stage, parity)
-        request_step(feed, stage, wanted, later % plan.row_steps, plan)
+def fills_first(plan: T.constexpr):
+    """Is this the thread of the CTA that fills the ring at first?"""
+    return T.cuda.linear_thread_id() == plan.threads - 32
 
 
 @jit
-def read_step(feed, words, t, stage, parity, step: T.constexpr, plan: T.constexpr):
-    """words (vectors per thread in a stage, elements) = what this thread owns of step ``step`` of a row,
-    which is next in the ring. Returns the position after it."""
+def refill_before(feed, stage, parity, turn, after: T.constexpr, plan: T.constexpr):
+    """Request what comes next into the stage of the step before step ``after`` of the cluster's row ``turn``,
+    once all warps have read it; (``stage``, ``parity``) is the position of ``after``."""
+    later = after - 1 + plan.stages
+    if refills(feed, plan):
+        wanted = number_of(turn + later // plan.row_steps, feed, plan)
+        if wanted < feed.height:
+            stage, parity = ring.following(stage, parity, plan.stages, plan.stages - 1)
+            ring.wait_empty(feed.empty, stage, parity)
+            request_step(feed, stage, wanted, later % plan.row_steps, plan)
+
+
+@jit
+def read_step(feed, words, stage, parity, step: T.constexpr, plan: T.constexpr):
+    """words (chunks of the step, elements) = what this thread owns of step ``step`` of a row, which is
+    next in the ring. Returns the position after it."""
     T.assume(0 <= stage < plan.stages)
     chunks = plan.chunks_of(plan.step_of_part(step))
     ring.wait_full(feed.full, stage, parity)
-    if chunks[0] < plan.full_chunks or owns_tail(t, feed.rank, plan):
+    if chunks[0] < plan.full_chunks or owns_tail(feed, plan):
         T.cuda.tile.apply(
             T.ptx["ld.shared.v4.b32"],
-            words.sub[0 : len(chunks), :].view(plan.word),
-            feed.stages.sub[stage, 0 : len(chunks), t, :],
+            words.view(plan.word),
+            feed.stages.sub[stage, 0 : len(chunks), feed.thread, :],
         )
     ring.release_read(feed.empty, stage)
     return ring.following(stage, parity, plan.stages)
 
 
 @jit
-def owns_tail(t, rank, plan: T.constexpr):
+def owns_tail(feed, plan: T.constexpr):
     """Does this thread own a vector of the tail?"""
-    return t < plan.tail_share and rank * plan.tail_share + t < plan.tail_vectors
+    own = feed.thread < plan.tail_share
+    return own and feed.rank * plan.tail_share + feed.thread < plan.tail_vectors
 
 
 @jit
-def take(x, feed, t, stage, parity, row, neutral, plan: T.constexpr):
-    """x (elements per thread, 1) = this thread's values of row ``row``, which is next in the ring;
-    ``neutral`` where it owns nothing. Returns the next position.
+def take_step(kept, feed, stage, parity, turn, step: T.constexpr, plan: T.constexpr):
+    """Chunks of step ``step`` of ``kept`` (chunks, elements) = this thread's of the cluster's row ``turn``,
+    which is next in the ring. Returns the next position.
 
     Stages are refilled one step late, so that nobody waits long, and the last one's refill is left to
     the caller (``refill_before``).
     """
-    words = T.alloc_local((plan.stage_chunks, plan.vector_elems), feed.X.dtype, layout="default")
-    for step in T.unroll(plan.part_steps):
-        before, parity_before = stage, parity
-        stage, parity = read_step(feed, words, t, stage, parity, step, plan)
-        chunks = plan.chunks_of(step)
-        size = len(chunks) * plan.vector_elems
-        start = chunks[0] * plan.vector_elems
-        values = x.sub[start : start + size]
-        if chunks[0] < plan.full_chunks or owns_tail(t, feed.rank, plan):
-            rows.widen(words.sub[0 : len(chunks), :].view(size), values)
-        else:
-            rows.fill(values, neutral)
-        if step > 0:
-            refill_before(feed, before, parity_before, row, step, plan)
-    return stage, parity
+    chunks = plan.chunks_of(step)
+    own = kept.sub[chunks[0] : chunks[0] + len(chunks), :]
+    after, parity_after = read_step(feed, own, stage, parity, step, plan)
+    if step > 0:
+        refill_before(feed, stage, parity, turn, step, plan)
+    return after, parity_after
 
 
 @jit
-def partial(instruction: T.constexpr, x, sums):
-    """sums[i] = x[i], x[i + n]… combined, where n is how many sums there are: few, to spare registers."""
-    (width, _), (count, _) = sums.shape, x.shape
-    if count == width:
-        T.cuda.tile.apply(T.ptx["mov.f32"], sums, x)
+def widen_again(kept, words, x, order, plan: T.constexpr):
+    """x = a chunk of ``kept`` as float32, for a second time; ``words`` is scratch, ``order`` the team's.
+
+    The bytes change places by an order that compilers do not know. Else they would keep the float32 values of
+    the first time, in twice as many registers as there are for 16-bit elements."""
+    if plan.elem_bytes == 4:
+        rows.widen(kept, x)
     else:
-        T.cuda.tile.apply(instruction, sums, x.sub[0:width], x.sub[width : 2 * width])
-    for begin in T.unroll(2 * width, count, width):
-        T.cuda.tile.apply(instruction, sums, sums, x.sub[begin : begin + width])
+        source, target = kept.view(plan.word), words.view(plan.word)
+        for i in T.unroll(plan.words):
+            T.ptx["prmt.b32"](target[i], source[i], source[i], order[0])
+        rows.widen(words, x)
 
 
 @jit
-def mine(vectors, c: T.constexpr, t, rank, plan: T.constexpr):
+def mine(vectors, c: T.constexpr, feed, plan: T.constexpr):
     """The thread's chunk ``c`` of a row; only threads that own it ask for one of the tail."""
     if c < plan.full_chunks:
-        return full_parts(vectors, plan).sub[rank, c, t, :]
+        return full_parts(vectors, plan).sub[feed.rank, c, feed.thread, :]
     tail = vectors.sub[plan.ctas * plan.part_vectors : plan.vectors_per_row, :]
-    return tail.sub[rank * plan.tail_share + t, :]
+    return tail.sub[feed.rank * plan.tail_share + feed.thread, :]
 
 
 @jit
-def put_step(x, step: T.constexpr, words, Y, row, t, feed, plan: T.constexpr):
-    """Store step ``step`` of float32 ``x`` (elements per thread, 1), this thread's part of row ``row``;
-    ``words`` is scratch."""
-    target = row_of(Y, row, plan)
-    chunks = plan.chunks_of(step)
-    for j in T.unroll(len(chunks)):
-        c = chunks[j]
-        if c < plan.full_chunks or owns_tail(t, feed.rank, plan):
-            rows.narrow(chunk_of(x, c, plan), words)
-            T.cuda.tile.apply(
-                T.ptx[STORE_ROW],
-                mine(target, c, t, feed.rank, plan),
-                words.view(plan.word),
-                cache_policy=feed.policy,
-            )
-
-
-@jit
-def put_part(x, words, Y, row, t, feed, plan: T.constexpr):
-    """Store float32 ``x`` (elements per thread, 1) as this thread's part of row ``row``."""
-    for step in T.unroll(plan.part_steps):
-        put_step(x, step, words, Y, row, t, feed, plan)
-
-
-@jit
-def chunk_of(x, c: T.constexpr, plan: T.constexpr):
-    return x.sub[c * plan.vector_elems : (c + 1) * plan.vector_elems]
+def put_chunk(x, c: T.constexpr, words, Y, row, feed, plan: T.constexpr):
+    """Store float32 ``x`` (elements, 1) as this thread's chunk ``c`` of row ``row``; ``words`` is scratch.
+    Only threads that own it may call."""
+    rows.narrow(x, words)
+    T.cuda.tile.apply(
+        T.ptx[STORE_ROW],
+        mine(row_of(Y, row, plan), c, feed, plan),
+        words.view(plan.word),
+        cache_policy=feed.policy,
+    )
 
 
 # --- weight and bias

@@ -159,55 +159,76 @@ def result_of(x, top, scale):
 def softmax_clusters(
     X: T.Tensor((T.dynamic("M"), "N")),
     Y: T.Tensor((T.dynamic("M"), "N")),
+    tickets: T.Tensor((1,), "uint32"),
     plan: T.constexpr,
 ):
-    """Long rows: see ``row_clusters``."""
+    """Long rows: see ``row_clusters``. Two exponentials per element, which registers do not hold as
+    float32: one relative to what the thread has seen of the row, one to the row's maximum."""
     M, N = X.shape
     T.device_entry(
         launch=T.cuda.LaunchConfig(
             grid=plan.grid(M),
-            block=plan.threads,
+            block=plan.cta_threads,
             cluster=plan.ctas,
             min_blocks_per_sm=plan.min_blocks,
         )
     )
-    stages, full, empty, slots, here, free = row_clusters.allocate(plan, 2)
-    rank = T.cuda.cluster_cta_rank()
-    first_row, stride = T.cuda.cluster_id("x"), T.cuda.num_clusters("x")
-    policy = row_clusters.first_to_leave()
-    feed = row_clusters.Feed(X, (), stages, full, empty, rank, stride, policy)
-    row_clusters.begin(feed, first_row, plan)
+    stages, full, empty, ahead, team = row_clusters.allocate(plan, 4)
+    rank, policy, height = (
+        T.cuda.cluster_cta_rank(),
+        row_clusters.first_to_leave(),
+        T.cast(M, "int32"),
+    )
+    feed = row_clusters.Feed(X, height, (), stages, full, empty, ahead, rank, policy, team.thread)
+    row_clusters.begin(feed, plan)
     T.cuda.cluster_wait()
 
-    t, height = T.cuda.thread_idx("x"), T.cast(M, "int32")
-    x = T.alloc_local((plan.elems_per_thread, 1), "float32", layout="default")
-    parts = T.alloc_local((plan.partial_sums, 1), "float32", layout="default")
+    kept = T.alloc_local((plan.chunks, plan.vector_elems), X.dtype, layout="default")
     words = T.alloc_local((plan.vector_elems,), X.dtype, layout="default")
-    stage, parity, turn = 0, 0, 0
-    for row in range(first_row, height, stride):
-        stage, parity = row_clusters.take(x, feed, t, stage, parity, row, float("-inf"), plan)
-        row_clusters.partial(T.ptx["max.f32"], x, parts)
-        own_top = max(T.float32(LOWEST), rows.fold(T.ptx["max.f32"], parts, parts))
-        exp2_of_difference(x, own_top)
-        row_clusters.partial(T.ptx["add.rn.f32"], x, parts)
-        total = rows.fold(T.ptx["add.rn.f32"], parts, parts)
-        top, total = combine_cluster(own_top, total, slots, here, free, turn)
-        row_clusters.refill_before(feed, stage, parity, row, plan.part_steps, plan)
-        if row + stride < height:
-            cluster_reduce.release(free, row_clusters.BARRIER_ID, plan.threads)
-        turn = turn ^ 1
-        T.cuda.tile.apply(T.ptx["mul.rn.f32"], x, x, rescale(1.0 / total, own_top, top))
-        row_clusters.put_part(x, words, Y, row, t, feed, plan)
+    x = T.alloc_local((plan.step_elems, 1), "float32", layout="default")
+    parts = T.alloc_local((plan.step_elems // 2, 1), "float32", layout="default")
+    stage, parity = row_clusters.first_position(team, plan)
+    round_parity = T.int32(0)
+    turn = T.cast(team.number, "int32")
+    row = row_clusters.number_of(turn, feed, plan)
+    while row < height:
+        top, total = T.float32(LOWEST), T.float32(0.0)
+        row_clusters.take_turn(team, turn, plan)
+        row_clusters.draw(tickets, feed, team, turn, plan)
+        for step in T.unroll(plan.part_steps):
+            stage, parity = row_clusters.take_step(kept, feed, stage, parity, turn, step, plan)
+            chunks = plan.chunks_of(step)
+            values = x.sub[0 : len(chunks) * plan.vector_elems]
+            if chunks[0] < plan.full_chunks or row_clusters.owns_tail(feed, plan):
+                own = kept.sub[chunks[0] : chunks[0] + len(chunks), :]
+                rows.widen(own.view(len(chunks) * plan.vector_elems), values)
+                top, total = take_in(values, parts, top, total)
+        row_clusters.pass_turn(team, turn, feed, plan)
+        top, total = combine_cluster(top, total, feed, team, turn, round_parity, plan)
+        row_clusters.refill_before(feed, stage, parity, turn, plan.part_steps, plan)
+        row_clusters.end_exchange(team, turn, feed, plan)
+        round_parity = round_parity ^ 1
+        scale = 1.0 / total
+        for c in T.unroll(plan.chunks):
+            if c < plan.full_chunks or row_clusters.owns_tail(feed, plan):
+                values = x.sub[0 : plan.vector_elems]
+                row_clusters.widen_again(kept.sub[c, :], words, values, team.order, plan)
+                result_of(values, top, scale)
+                row_clusters.put_chunk(values, c, words, Y, row, feed, plan)
+        stage, parity = row_clusters.past_other_teams(stage, parity, plan)
+        turn = turn + plan.teams
+        row = row_clusters.number_of(turn, feed, plan)
 
 
 @jit
-def combine_cluster(top, total, slots, here, free, turn):
+def combine_cluster(top, total, feed, team, turn, parity, plan: T.constexpr):
     """``combine`` over a cluster: one exchange of pairs (maximum, sum relative to it)."""
-    pair = T.alloc_local((2,), "float32", layout="default")
-    pair[0] = reduce.lanes(top, reduce.maximum)
-    pair[1] = reduce.lanes(rescale(total, top, pair[0]), reduce.add)
-    cluster_reduce.publish(pair, slots, here, free, turn)
-    cluster_reduce.wait(here, turn)
+    words = T.alloc_local((4,), "float32", layout="default")
+    words[0] = reduce.lanes(top, reduce.maximum)
+    words[1] = reduce.lanes(rescale(total, top, words[0]), reduce.add)
+    words[2] = 0.0
+    row_clusters.exchange(words, feed, team, turn, parity, plan)
+    slots = team.slots
     each, lanes = cluster_reduce.own_slots(slots)
     first = T.cuda.lane_id() % lanes
     row_top = slots[first, 0]
@@ -237,5 +258,5 @@ def softmax(x, out=None):
     if clusters is None:
         softmax_rows(x, out, plan)
     else:
-        softmax_clusters(x, out, clusters)
+        softmax_clusters(x, out, row_clusters.tickets_for(x), clusters)
     return out

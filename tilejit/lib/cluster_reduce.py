@@ -7,9 +7,10 @@ then combines all slots itself: one exchange, no leader, no barrier of the whole
     wait          until all slots of this round are here; read them
     release       tell every CTA that its next words may come
 
-Rounds alternate in *parity*, starting at 0. The participants are warps 0, 1… of each CTA, as many as there
-are slots per CTA; other warps may do anything else meanwhile. Order is fixed: results do not depend on
-timing, and are the same bits in all threads.
+Rounds alternate in *parity*, starting at 0. The participants are as many warps in a row of each CTA as there
+are slots per CTA, from warp ``first_warp`` on; other warps may do anything else meanwhile, and rounds of their
+own with slots and barriers of their own. Order is fixed: results do not depend on timing, and are the same
+bits in all threads.
 
 Shared memory of a CTA, for ``ctas`` CTAs of ``warps`` warps:
 
@@ -37,12 +38,12 @@ def create(full, empty):
 
 
 @jit
-def publish(words, slots, full, empty, parity):
+def publish(words, slots, full, empty, parity, first_warp=0):
     """Store this warp's ``words`` (a local tile, the same in all lanes) into its slot of every CTA."""
     count, ctas = slots.shape[1], empty.shape[0]
     warps = slots.shape[0] // ctas
-    lane = T.cuda.lane_id()
-    if T.cuda.linear_thread_id() == 0:
+    lane, warp = T.cuda.lane_id(), T.cuda.warp_id() - first_warp
+    if lane == 0 and warp == 0:
         nbytes = slots.size * slots.dtype.bytes
         T.ptx["mbarrier.arrive.expect_tx.shared::cta.b64"](
             T.ptx.SINK, full.ptr_to([0]), T.uint32(nbytes)
@@ -50,7 +51,7 @@ def publish(words, slots, full, empty, parity):
     if lane < ctas:
         # Only what this lane overwrites must have been read: its CTA's slots of the round before.
         T.cuda.mbarrier_wait(empty.ptr_to([lane]), parity ^ 1)
-        slot = T.cuda.cluster_cta_rank() * warps + T.cuda.warp_id()
+        slot = T.cuda.cluster_cta_rank() * warps + warp
         to = T.cuda.map_shared_rank(slots.ptr_to([slot, 0]), lane)
         there = T.cuda.map_shared_rank(full.ptr_to([0]), lane)
         opcode = "st.async.shared::cluster.mbarrier::complete_tx::bytes"
@@ -69,11 +70,11 @@ def wait(full, parity):
 
 
 @jit
-def release(empty, barrier_id, threads: T.constexpr):
+def release(empty, barrier_id, threads: T.constexpr, first_warp=0):
     """All participants have read the slots; joins them on the named barrier, ``threads`` in number. Not
     after the last round: a CTA may have ended by then."""
     T.cuda.named_barrier_sync(barrier_id, threads)
-    rank = T.cuda.linear_thread_id()
+    rank = T.cuda.linear_thread_id() - 32 * first_warp
     if rank < empty.shape[0]:
         there = T.cuda.map_shared_rank(empty.ptr_to([T.cuda.cluster_cta_rank()]), rank)
         # The scope of the cluster would wait for all stores to global memory, and its acquire drop L1:
@@ -89,7 +90,7 @@ def own_slots(slots):
 
 
 @jit
-def reduce(value, combine, slots, full, empty, parity):
+def reduce(value, combine, slots, full, empty, parity, first_warp=0):
     """Combine over all participants of the cluster: a whole round but for ``release``.
 
     ``combine`` as in ``lib.reduce``; ``slots`` has one word, of the value's type. The number of slots is a
@@ -97,8 +98,14 @@ def reduce(value, combine, slots, full, empty, parity):
     """
     word = T.alloc_local((1,), slots.dtype, layout="default")
     word[0] = groups.lanes(value, combine)
-    publish(word, slots, full, empty, parity)
+    publish(word, slots, full, empty, parity, first_warp)
     wait(full, parity)
+    return combined(slots, combine)
+
+
+@jit
+def combined(slots, combine):
+    """The first words of all slots, combined, once they are here."""
     each, lanes = own_slots(slots)
     first = T.cuda.lane_id() % lanes
     value = slots[first, 0]

@@ -47,6 +47,14 @@ def needs_byte_register(form: Form, spec: OperandSpec) -> bool:
     ) or spec.type == "e2m1x2"
 
 
+def breaks_when_zero(form: Form, spec: OperandSpec) -> bool:
+    """Whether the assembler dies, and the process with it, where it finds that ``spec`` is always 0.
+
+    Nothing the assembler can compute may reach such a register: ``mbarrier.init``'s count (NVRTC 13.0).
+    """
+    return form.family == "mbarrier" and form.modifiers[0] == "init" and spec.name == "count"
+
+
 def takes_float_register(form: Form, spec: OperandSpec) -> bool:
     """Whether a float32 or float64 value may be passed to ``spec`` in a float register.
 

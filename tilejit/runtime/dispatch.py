@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from tilejit.runtime import native
+from tilejit.runtime import native, torch_glue
 from tilejit.runtime.plan import GridExceeded, Plan
 from tilejit.runtime.specialise import (
     DEFAULT_ALIGN_BYTES,
@@ -306,6 +306,7 @@ class Dispatch:
         exec(compile(source, f"<tilejit dispatch of {name}>", "exec"), namespace)
         self.source = source
         self.key_of: Callable[..., tuple[Any, tuple[Any, ...]]] = namespace["key_of"]
+        torch_glue.hide(namespace["call"], namespace["configured"])
         resolve = _resolver(self.key_of)
         self.call = native.wrap(namespace["call"], resolve, params, watched, table)
         self.configured = native.wrap(namespace["configured"], resolve, params, watched, None)

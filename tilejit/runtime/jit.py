@@ -61,6 +61,7 @@ class _Entry:
 
     def slow(self, args: Sequence[Any], keywords: dict[str, Any]) -> Any:
         """The launch path for whatever the generated function does not know."""
+        _hide_entries()  # torch may have been imported since the kernel was made
         return self.kernel._launch(self, args, keywords)
 
     def bind(self, *args: Any, **keywords: Any) -> Callable[[], Any]:
@@ -69,7 +70,9 @@ class _Entry:
         It holds the tensors. Change their contents as you like; do not resize them. The stream is
         torch's current one at each launch. Works inside a CUDA graph capture.
         """
-        return self.kernel._bind(self, args, keywords)
+        bound = self.kernel._bind(self, args, keywords)
+        torch_glue.hide(bound)
+        return bound
 
     def signature(self, *args: Any, target: str | None = None, **keywords: Any) -> Signature:
         """What these arguments are specialised to. An argument may be a ``TensorArg``,
@@ -144,6 +147,7 @@ class JitFunction(_Entry):
         source: str | None = None,
         target: str | None = None,
     ):
+        _hide_entries()
         self.kernel = self
         self._source: Source = steps.parse(function, source)
         self.__wrapped__ = function
@@ -501,6 +505,16 @@ class JitFunction(_Entry):
                 f"{self.__name__} does not say its grid: launch it as {self.__name__}[grid](...)",
             )
         return plans.evaluate_grid(exprs, scalars)
+
+
+def _hide_entries() -> None:
+    """``torch.compile`` does not look into what a kernel is asked for, nor, when it has begun to before
+    torch was seen here, into what comes next."""
+    torch_glue.hide(
+        _hide_entries, _Entry.__call__, _Entry.slow, _Entry.bind, _Entry.signature, _Entry.check,
+        _Entry.compile, JitFunction.__getitem__, JitFunction._launch, JitFunction._bind,
+        JitFunction._specialise, JitFunction._described,
+    )  # fmt: skip
 
 
 def _identity(signature: Signature, options: Options) -> Any:

@@ -115,6 +115,23 @@ def capturing(device: int) -> bool:
         return bool(torch.cuda.is_current_stream_capturing())
 
 
+def hide(*functions: Callable[..., Any]) -> None:
+    """``torch.compile`` breaks its graph at a call of one of these and runs it as it is, with everything
+    below: what ``torch.compiler.disable`` does, without a wrapper and before torch is there.
+
+    Marks read by torch's own code; a torch before 2.7 has the first only and may look at what is below."""
+    for function in functions:
+        function._torchdynamo_disable = True  # type: ignore[attr-defined]
+        function._torchdynamo_disable_msg = "a tilejit kernel is no graph"  # type: ignore[attr-defined]
+    torch = sys.modules.get("torch")
+    frames = None if torch is None else torch._C._dynamo.eval_frame
+    mark = getattr(frames, "set_code_exec_strategy", None)
+    if frames is not None and mark is not None:
+        skip = frames._FrameAction.SKIP
+        for function in functions:
+            mark(function.__code__, frames._FrameExecStrategy(skip, skip))
+
+
 def target_of_device(device: int) -> str:
     """``sm_90a`` and the like for CUDA device ``device``: asked of that device, never of device 0."""
     import torch

@@ -31,7 +31,8 @@ Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 @dataclass(slots=True)
 class Accesses:
-    """Where the program's buffers are, and the sites compiled so far.
+    """Where the program's buffers are, and the sites compiled so far; ``writers``: those that may write a
+    buffer, by name (None: any).
 
     ``stored``: names of global buffers the program can write; None once an address without a known
     buffer is written through. ``fences`` and ``communicates``: has it fences (or acquire and
@@ -42,6 +43,7 @@ class Accesses:
     buffers: Mapping[str, GlobalBuffer]
     shared: Mapping[str, SharedBuffer]
     sites: list[Site] = field(default_factory=list)
+    writers: dict[str | None, list[Site]] = field(default_factory=dict)
     stored: set[str] | None = field(default_factory=set)
     fences: bool = False
     communicates: bool = False
@@ -80,8 +82,9 @@ class Accesses:
         shared = self.shared.get(name)
         return self.base(name), shared.nbytes if shared else self.buffers[name].bytes.size
 
-    def will_store(self, name: str | None, space: str) -> None:
+    def will_store(self, name: str | None, space: str, site: Site) -> None:
         """Compile time: a write to this buffer (None: to any) follows."""
+        self.writers.setdefault(name, []).append(site)
         if space != "global":
             return
         if name is None:

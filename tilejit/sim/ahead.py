@@ -1,9 +1,9 @@
 """What lanes may do ahead of others of their warp, who wait in a branch or loop.
 
 Lanes of a warp that skip a branch, or have left a loop, wait here for those inside; on the GPU they may go
-on. That makes no difference unless they arrive at an mbarrier, or start a copy that completes on one,
-before the next operation that takes all lanes. Where they may, a warp that waits for ever is no deadlock
-yet (``schedule``).
+on. That makes no difference unless they *help*, before the next operation that takes all lanes: they arrive
+at an mbarrier, or start a copy that completes on one; or, where somebody polls memory, write some. Where
+they may, a warp that waits for ever is no deadlock yet (``schedule``, which alone asks).
 
 Not here: which lanes are where (``cohort``).
 """
@@ -15,6 +15,7 @@ from typing import Any
 
 from tilejit.ir import nodes
 from tilejit.ir.walk import descend
+from tilejit.sim.cohort import Others
 from tilejit.sim.convergent import SHUFFLES, VOTES
 from tilejit.sim.storage import TILE_CALLS, Checked
 from tilejit.sim.waits import call_join, raw_join
@@ -27,20 +28,26 @@ NEVER_ARRIVES = frozenset({"init", "inval", "test_wait", "try_wait", "pending_co
 
 @dataclass(slots=True)
 class Ahead:
-    """By branch or loop: may lanes arrive somewhere that go on behind it (``after``), or that take the
-    other side of the branch (``beside``)?"""
+    """By branch or loop: may lanes help that go on behind it (``after``), or that take the other side of the
+    branch (``beside``)? ``by_writes``: do writes of memory help?"""
 
     checked: Checked
+    by_writes: bool
     after: dict[int, bool] = field(default_factory=dict)
     beside: dict[int, bool] = field(default_factory=dict)
     loops: list[tuple[bool, bool]] = field(default_factory=list)
-    """Around the statement: may lanes arrive that break, or continue?"""
+    """Around the statement: may lanes help that break, or continue?"""
 
     def __post_init__(self) -> None:
         self._block(self.checked.function.body, False)
 
+    def may(self, others: Others) -> bool:
+        """May lanes help that are there?"""
+        statement, beside = others
+        return (self.beside if beside else self.after)[statement]
+
     def _block(self, block: nodes.Block, after: bool) -> bool:
-        """May lanes arrive that begin the block? ``after``: those that have ended it."""
+        """May lanes help that begin the block? ``after``: those that have ended it."""
         for statement in reversed(block):
             after = self._statement(statement, after)
         return after
@@ -60,7 +67,8 @@ class Ahead:
             return False
         if isinstance(s, nodes.Evaluate):
             return self._call(s.call, after)
-        return not _with_all_lanes(s) and after
+        helps = self.by_writes and isinstance(s, nodes.Store) and s.view.space != "local"
+        return not _with_all_lanes(s) and (after or helps)
 
     def _loop(self, s: nodes.For | nodes.While, after: bool) -> bool:
         again = False
@@ -80,20 +88,20 @@ class Ahead:
     def _call(self, call: nodes.Call, after: bool) -> bool:
         if call.op in TILE_CALLS:
             for step in reversed(self.checked.steps(call)):
-                after = _step(step, after)
+                after = self._step(step, after)
             return after
         return call_join(call) is None and not _with_all_lanes(call) and after
 
-
-def _step(step: Step, after: bool) -> bool:
-    if not isinstance(step, Issue):
-        return after
-    form, words = step.form, step.form.modifiers
-    if "aligned" in words or form.spelling == "bar.warp.sync" or raw_join(step) is not None:
-        return False
-    if form.mnemonic == "mbarrier":
-        return after or words[0] not in NEVER_ARRIVES
-    return after or "mbarrier" in words or "mbarrier::complete_tx::bytes" in words
+    def _step(self, step: Step, after: bool) -> bool:
+        if not isinstance(step, Issue):
+            return after
+        form, words = step.form, step.form.modifiers
+        if "aligned" in words or form.spelling == "bar.warp.sync" or raw_join(step) is not None:
+            return False
+        if form.mnemonic == "mbarrier":
+            return after or words[0] not in NEVER_ARRIVES
+        arrives = "mbarrier" in words or "mbarrier::complete_tx::bytes" in words
+        return after or arrives or (self.by_writes and "writes_memory" in form.effects)
 
 
 def _with_all_lanes(node: Any) -> bool:

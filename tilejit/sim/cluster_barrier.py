@@ -60,10 +60,8 @@ class ClusterBarrier:
             threads = self._threads(c.rows[c.rows // per_cluster == cluster])
             if releases:
                 clock = clocks.release(cluster, threads)
-            elif clocks.agents_of[cluster]:
-                clock = clocks.ends(cluster, threads)
             else:
-                continue
+                clock = clocks.ends(cluster, threads)
             self.pending.setdefault(cluster, []).append(clock)
 
     def begin_wait(self, c: Cohort, span: Span | None) -> None:
@@ -82,12 +80,11 @@ class ClusterBarrier:
             return None
         per_cluster = self.batch.warps_per_cluster
         for cluster in np.unique(np.flatnonzero(free) // per_cluster).tolist():
-            clocks = self.ended.get(cluster)
-            if clocks:
-                first = cluster * per_cluster
-                rows = first + np.flatnonzero(free[first : first + per_cluster])
-                for clock in clocks:
-                    self.batch.clocks.acquire(cluster, self._threads(rows), clock)
+            first = cluster * per_cluster
+            threads = self._threads(first + np.flatnonzero(free[first : first + per_cluster]))
+            for clock in self.ended.get(cluster, ()):
+                self.batch.clocks.acquire(cluster, threads, clock)
+            self.batch.clocks.learn_start(cluster, threads)
         self.state[free] = IDLE
         return free
 

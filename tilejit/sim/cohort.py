@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from tilejit.sim.barrier import Wait
     from tilejit.sim.batch import Batch
     from tilejit.sim.mbarrier import Suspension
+    from tilejit.sim.spinning import Turn
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -34,28 +36,32 @@ STOP = -1
 NOT_A_SCOPE: Bools = np.zeros((1, 1), np.bool_)
 """The scope mask of variables whose scope mask was lost in a merge."""
 
+Others: TypeAlias = tuple[int, bool]
+"""Where the lanes go on that are not in a branch or loop: behind the statement of that id, or (True) in its
+other side."""
+
 
 @dataclass(slots=True, eq=False)
 class IfFrame:
     """``outer``: the lanes to continue with after the If; ``orelse``: those that go to its else;
-    ``others_arrive``: may the lanes that are not in the branch now arrive somewhere (``ahead``)?"""
+    ``others``: where the lanes are that are not in the branch now."""
 
     outer: Mask
     orelse: Mask
-    others_arrive: bool
+    others: Others
 
 
 @dataclass(slots=True, eq=False)
 class LoopFrame:
     """``outer``: the lanes to continue with after the loop; ``live``: those still in it.
-    ``others_arrive``: may those that are not in it now arrive somewhere (``ahead``)?
+    ``others``: where those are that are not in it now.
 
     ``counter`` and ``stop`` (For only) are int64 arrays.
     """
 
     outer: Mask
     live: Mask
-    others_arrive: bool
+    others: Others
     counter: Array | None = None
     stop: Array | None = None
 
@@ -69,7 +75,7 @@ class Cohort:
     holds the lanes in which a variable has no value (None: nowhere); ``scopes`` the mask under
     which it was declared, so that an assignment by the same lanes needs no merging. ``held``: what
     the last wait for a phase failed for; ``polled``: the same of a test that never waits;
-    ``suspension``: what holds the cohort up."""
+    ``suspension``: what holds the cohort up; ``turn`` and ``spins``: see ``spinning``."""
 
     batch: Batch
     rows: Ints
@@ -86,6 +92,8 @@ class Cohort:
     suspension: Suspension | None = None
     ids: dict[str, Array] = field(default_factory=dict)
     turns: int = 0
+    turn: Turn | None = None
+    spins: bool = False
     lanes_for: tuple[Mask, int, Lanes] | None = None
 
     @property
@@ -99,12 +107,15 @@ class Cohort:
 
     def mask_array(self) -> Bools:
         """The active lanes as an array of (warps, 32)."""
+        if self.mask is None:
+            return _all_lanes(self.warps)
         shape = (self.warps, LANES)
-        return np.broadcast_to(np.True_ if self.mask is None else self.mask, shape)
+        return self.mask if self.mask.shape == shape else np.broadcast_to(self.mask, shape)
 
     def flat(self, array: Array) -> Array:
         """The active lanes' elements of an array broadcastable to (warps, 32), in row order."""
-        whole = np.broadcast_to(array, (self.warps, LANES))
+        shape = (self.warps, LANES)
+        whole = array if array.shape == shape else np.broadcast_to(array, shape)
         return whole.reshape(-1) if self.mask is None else whole[self.mask]
 
     def narrow(self, condition: Array) -> tuple[Mask, Mask, bool, bool]:
@@ -248,17 +259,22 @@ class Cohort:
         return merged.select(order) if (np.diff(rows) < 0).any() else merged
 
 
+@lru_cache(maxsize=64)
+def _all_lanes(warps: int) -> Bools:
+    return np.broadcast_to(np.True_, (warps, LANES))
+
+
 def _without(mask: Mask, leaving: Bools) -> Mask:
     return ~leaving if mask is None else mask & ~leaving
 
 
 def _map_frame(frame: Frame, mask: Any, array: Any) -> Frame:
     if isinstance(frame, IfFrame):
-        return IfFrame(mask(frame.outer), mask(frame.orelse), frame.others_arrive)
+        return IfFrame(mask(frame.outer), mask(frame.orelse), frame.others)
     return LoopFrame(
         mask(frame.outer),
         mask(frame.live),
-        frame.others_arrive,
+        frame.others,
         None if frame.counter is None else array(frame.counter),
         None if frame.stop is None else array(frame.stop),
     )
@@ -308,11 +324,11 @@ def _stack_frames(column: Sequence[Frame], warps: Sequence[int]) -> Frame:
     if len(loops) < len(column):
         branches = [frame for frame in column if isinstance(frame, IfFrame)]
         orelse = _stack_masks([frame.orelse for frame in branches], warps)
-        return IfFrame(outer, orelse, branches[0].others_arrive)
+        return IfFrame(outer, orelse, branches[0].others)
     return LoopFrame(
         outer,
         _stack_masks([frame.live for frame in loops], warps),
-        loops[0].others_arrive,
+        loops[0].others,
         _stack_values([frame.counter for frame in loops], warps),
         _stack_values([frame.stop for frame in loops], warps),
     )

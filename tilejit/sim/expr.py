@@ -224,8 +224,8 @@ class Expressions:
             return self._register_store(view, indices, span)
         address = self.element_address(view, indices)
         space, name = view.space, view.buffer.name
-        self.accesses.will_store(name, space)
         site = self.accesses.site("writes", f"store to {name}", span)
+        self.accesses.will_store(name, space, site)
         check = self._axes(view, indices, span, *self._addresses(view))
 
         def write(c: Cohort, bits: Array) -> None:

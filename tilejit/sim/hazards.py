@@ -51,11 +51,13 @@ COMPACT_ENTRIES = 1 << 20
 """Of a log of readers, before those that tell nothing new are dropped."""
 
 
-PHASES = "phases"
-CARRIED = ("shared", "global", PHASES)
+PHASES, STARTED = "phases", "started"
+TOLD = (PHASES, STARTED)
+CARRIED = ("shared", "global", *TOLD)
 """What synchronisation carries besides the order of memory accesses: what the asynchronous proxy sees of
-each memory, and which ticks of agents are known to be over. The latter goes further: relaxed arrivals and
-transfers carry it, too, because nobody can be told of an end that has not come."""
+each memory, which ticks of agents are known to be over, and whether all CTAs of the cluster are known to
+have started. The latter two go further: relaxed arrivals and transfers carry them, too, because nobody can
+be told of an end, or a start, that has not come."""
 FIRST_AGENT_COLUMNS = 32
 
 Explain: TypeAlias = Callable[[int], tuple[str, str]]
@@ -71,7 +73,7 @@ class Clock:
 
     def phases(self) -> Clock:
         """What a relaxed operation carries of it."""
-        kept = {PHASES: self.carried[PHASES]} if PHASES in self.carried else {}
+        kept = {what: self.carried[what] for what in TOLD if what in self.carried}
         return Clock(np.zeros(0, np.int32), kept)
 
     def joined(self, other: Clock | None) -> Clock:
@@ -100,7 +102,8 @@ class Clocks:
     row: ticks below which everybody's accesses are known to everybody inside. ``matrix[cluster]``
     holds known[t, u] over the cluster's thread numbers, then its agents.
 
-    ``carried[what, cluster]``: likewise, for each of ``CARRIED``; of phases the columns are the agents.
+    ``carried[what, cluster]``: likewise, for each of ``CARRIED``; of phases the columns are the agents, of
+    starts there is one.
     ``has_agents``: may a history hold agents, of an earlier batch perhaps?
     """
 
@@ -129,6 +132,10 @@ class Clocks:
     def cluster_slots(self) -> int:
         """Thread numbers of one cluster."""
         return self.geometry.cluster_size * self.geometry.slots
+
+    def first_thread(self, cluster: int) -> int:
+        """Launch-wide number of the first thread of a cluster of the batch."""
+        return (self.first_cta // self.geometry.cluster_size + cluster) * self.cluster_slots
 
     def cta_barrier(self, ctas: Ints) -> None:
         """All threads of the batch's CTAs ``ctas`` (0 = first of the batch) meet."""
@@ -251,9 +258,30 @@ class Clocks:
         return ticks
 
     def ends(self, cluster: int, threads: Ints) -> Clock:
-        """What ``threads`` know to be over."""
-        held: npt.NDArray[np.int32] = self._held(PHASES, cluster)[threads].max(axis=0)
-        return Clock(np.zeros(0, np.int32), {PHASES: held})
+        """What ``threads`` know to be over, and to have started."""
+        told = {
+            what: self.carried[what, cluster][threads].max(axis=0)
+            for what in TOLD
+            if (what, cluster) in self.carried
+        }
+        return Clock(np.zeros(0, np.int32), told)
+
+    def learn_start(self, cluster: int, threads: Ints) -> None:
+        """``threads`` know that all CTAs of the cluster run: they have all come to its barrier."""
+        if not self.cluster_known[cluster]:
+            self._materialise(cluster)
+            self._held(STARTED, cluster)[threads] = 1
+
+    def know_start(self, threads: Ints) -> Bools:
+        """Per thread of the launch: does it know that all CTAs of its cluster run?"""
+        clusters = threads // self.cluster_slots - self.first_cta // self.geometry.cluster_size
+        result: Bools = self.cluster_known[clusters] > 0
+        for cluster in np.unique(clusters[~result]).tolist():
+            held = self.carried.get((STARTED, cluster))
+            if held is not None:
+                at = np.flatnonzero(clusters == cluster)
+                result[at] = held[threads[at] % self.cluster_slots, 0] > 0
+        return result
 
     def known_ticks(self, cluster: int, threads: Ints, agent: int) -> Ints:
         """Per thread: the tick below which it knows the agent."""
@@ -271,6 +299,8 @@ class Clocks:
         """Per element: does ``thread`` know the ordinary access of ``earlier`` (of its cluster) at
         ``stamp`` to be visible to the asynchronous proxy? True of agents' accesses."""
         result: Bools = earlier >= self.first_agent
+        if result.all():
+            return result
         clusters = self.cluster_of(thread) - self.first_cta // self.geometry.cluster_size
         for cluster in np.unique(clusters).tolist():
             held = self.carried.get((space, cluster))
@@ -282,7 +312,7 @@ class Clocks:
 
     def _held(self, space: str, cluster: int) -> npt.NDArray[np.int32]:
         if (space, cluster) not in self.carried:
-            columns = self.cluster_slots
+            columns = 1 if space == STARTED else self.cluster_slots
             if space == PHASES:
                 columns = self._materialise(cluster).shape[1] - self.cluster_slots
             self.carried[space, cluster] = np.zeros((self.cluster_slots, columns), np.int32)
@@ -306,6 +336,9 @@ class Clocks:
 
     def ordered(self, earlier: Ints, stamp: Ints, thread: Ints) -> Bools:
         """Per element: does the access of ``earlier`` at ``stamp`` happen before ``thread`` now?"""
+        if earlier.size and earlier[0] >= self.first_agent:
+            if (earlier == earlier[0]).all() and (stamp == stamp[0]).all():
+                return self._of_one_agent(int(earlier[0]), int(stamp[0]), thread)
         slots, size = self.geometry.slots, self.geometry.cluster_size
         cta = thread // slots
         result: Bools = (earlier == thread) & (stamp < IN_FLIGHT)
@@ -319,6 +352,18 @@ class Clocks:
         result |= (earlier // LANES == thread // LANES) & (stamp < self.warp_known[row])
         if self.matrix:
             self._ordered_by_matrix(result, same_cluster, cluster, earlier, stamp, thread)
+        return result
+
+    def _of_one_agent(self, agent: int, stamp: int, thread: Ints) -> Bools:
+        """``ordered`` for what one copy, or one wgmma, accessed: many granules, one pair of numbers."""
+        cluster = (agent - self.first_agent) % self.launch_clusters
+        cluster -= self.first_cta // self.geometry.cluster_size
+        result = np.zeros(thread.size, np.bool_)
+        known = self.matrix.get(cluster)
+        if known is not None:
+            own = thread - self.first_thread(cluster)
+            at = np.flatnonzero((own >= 0) & (own < self.cluster_slots))
+            result[at] = stamp < known[own[at], self._column(agent)]
         return result
 
     def _ordered_by_matrix(
@@ -822,7 +867,9 @@ class Shadow:
             g, first, writers = granules[other], prior[other], threads[other]
             stamps, sites = self.reader_stamp[g], self.reader_site[g]
             # A crowd of the writer's cluster is in the log.
-            alone = (self.crowd[g] == 0) | ~clocks.same_cluster(first, writers)
+            alone = self.crowd[g] == 0
+            if not alone.all():
+                alone |= ~clocks.same_cluster(first, writers)
             done = clocks.ordered(first, stamps, writers)
             self._report(alone & ~done, g, writers, first, stamps, sites, race, site)
             self._report_unfenced(
@@ -853,8 +900,10 @@ class Shadow:
 
         Readers of a cluster other than the writer's need no log: any of them proves the race."""
         assert self.reader is not None
-        near = clocks.same_cluster(self.reader[granules], threads)
-        crowded = np.flatnonzero((self.crowd[granules] > 0) & near)
+        crowded = np.flatnonzero(self.crowd[granules])
+        if crowded.size:
+            near = clocks.same_cluster(self.reader[granules[crowded]], threads[crowded])
+            crowded = crowded[near]
         if not crowded.size:
             return
         g, writers = granules[crowded], threads[crowded]

@@ -35,7 +35,7 @@ from tilejit.sim.expr import (
 from tilejit.sim.faults import Site
 from tilejit.sim.geometry import LANES, WARPS_PER_GROUP, Bools, any_lane
 from tilejit.sim.inline import Inline
-from tilejit.sim.mbarrier import Suspension
+from tilejit.sim.mbarrier import Doubt, Suspension
 from tilejit.sim.memory import WORDS
 from tilejit.sim.transfers import Side
 from tilejit.tile.family import (
@@ -109,8 +109,8 @@ Prepared: TypeAlias = PreparedRegisters | PreparedMemory | PreparedImmediate
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """The issue in progress: its cohort, its prepared operands, the mask without ``pred``, and the sites
-    of what a transfer reads and writes."""
+    """The issue in progress: its cohort, its prepared operands, the mask without ``pred``, the sites of what
+    a transfer reads and writes, and what a poll answers (``mbarrier``)."""
 
     cohort: Cohort
     issue: Issue
@@ -118,6 +118,7 @@ class Call:
     unpredicated: Any
     span: Span | None
     transfer_sites: tuple[Site, Site] | None
+    doubt: Doubt
 
 
 class SimMachine:
@@ -363,8 +364,9 @@ class SimMachine:
     ) -> BitArray:
         c, found = self._call.cohort, self._memory(operand)
         over, awaited = c.batch.mbarriers.test(
-            c, found.address(c), found.updates, found.name, phase, parity, acquire, suspend
-        )
+            c, found.address(c), found.updates, found.name, phase, parity, acquire, suspend,
+            self._call.doubt,
+        )  # fmt: skip
         failed = Suspension(found.updates, awaited, parity, None) if awaited else None
         if suspend:
             c.held = failed
@@ -440,14 +442,14 @@ class Steps:
         self.inline = Inline(expressions)
         self.kept_alive: list[Step] = []
 
-    def compile(self, step: Step, span: Span | None) -> Action:
+    def compile(self, step: Step, span: Span | None, doubt: Doubt = "never") -> Action:
         """The effect of one step; ``span`` is the call's, for steps that have none."""
         self.kept_alive.append(step)
         if isinstance(step, Let):
             return self._let(step)
         if isinstance(step, ScalarApply):
             return self._scalar_apply(step, step.span or span)
-        return self._issue(step, step.span or span)
+        return self._issue(step, step.span or span, doubt)
 
     def _let(self, step: Let) -> Action:
         if step.value is None:
@@ -483,7 +485,7 @@ class Steps:
 
     # --- issues
 
-    def _issue(self, issue: Issue, span: Span | None) -> Action:
+    def _issue(self, issue: Issue, span: Span | None, doubt: Doubt) -> Action:
         operands = {
             id(operand): self._prepare(issue, position, operand, span)
             for position, operand in enumerate(issue.operands)
@@ -500,7 +502,7 @@ class Steps:
                 if c.any_active():
                     if aligned:
                         check_aligned(c, spelling, span)
-                    execute(issue, SimMachine(Call(c, issue, operands, c.mask, span, sites)))
+                    execute(issue, SimMachine(Call(c, issue, operands, c.mask, span, sites, doubt)))
 
             return run
         pred = self.expressions.compile(issue.pred)
@@ -509,7 +511,7 @@ class Steps:
             outer = c.mask
             yes, _, some, _ = c.narrow(pred(c))
             c.mask = yes if some else np.zeros((c.warps, LANES), np.bool_)
-            machine = SimMachine(Call(c, issue, operands, outer, span, sites))
+            machine = SimMachine(Call(c, issue, operands, outer, span, sites, doubt))
             if some:
                 if aligned:
                     check_aligned(c, spelling, span)
@@ -574,8 +576,6 @@ class Steps:
         base = self.expressions.compile(operand.base)
         offset = operand.offset_bytes
         address: Evaluate = base if offset == 0 else lambda c: base(c) + np.int64(offset)
-        if "w" in issue.form.operands[position].direction:
-            accesses.will_store(name, operand.space)
         spelling = issue.form.spelling
         words = set(issue.form.modifiers)
         # What completes on an mbarrier is modelled; its order words say nothing of other accesses. With
@@ -589,10 +589,10 @@ class Steps:
         def site(verb: str) -> Site:
             return accesses.site(verb, spelling, span, strong, asynchronous)
 
-        return PreparedMemory(
-            address, operand.space, name,
-            reads=site("reads"), writes=site("writes"), updates=site("updates"),
-        )  # fmt: skip
+        reads, writes, updates = site("reads"), site("writes"), site("updates")
+        if "w" in issue.form.operands[position].direction:
+            accesses.will_store(name, operand.space, writes)
+        return PreparedMemory(address, operand.space, name, reads, writes, updates)
 
     def _prepare_box(
         self, issue: Issue, position: int, operand: TensorBox, span: Span | None
@@ -610,12 +610,12 @@ class Steps:
             }
         else:
             name, address = None, self.expressions.compile(operand.map)
-        if "w" in issue.form.operands[position].direction:
-            accesses.will_store(name, "global")
         reads, writes, updates = (
             accesses.site(verb, issue.form.spelling, span, False, True)
             for verb in ("reads", "writes", "updates")
         )
+        if "w" in issue.form.operands[position].direction:
+            accesses.will_store(name, "global", writes)
         coords = [self.expressions.compile(coord) for coord in operand.coords]
         return PreparedBox(
             address, "global", name, reads, writes, updates, coords, spec, numbers

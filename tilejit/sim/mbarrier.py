@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from tilejit.sim.faults import Site, place
 from tilejit.sim.geometry import LANES, Bools, Ints
 from tilejit.sim.hazards import Clock, Clocks
 from tilejit.sim.late_arrivals import LateArrivals
+from tilejit.sim.mbarrier_uses import Arriving, Uses
 from tilejit.sim.memory import Lanes, taken
 
 if TYPE_CHECKING:
@@ -41,6 +42,10 @@ MAX_COUNT = (1 << 20) - 1
 PHASE_SHIFT = 32
 """A state holds the running phase above the pending arrivals."""
 SHOWN = 4
+Doubt: TypeAlias = Literal["never", "once", "always"]
+"""When a test says that a phase is not over although it is, and nothing has told the thread: it might have
+been a moment ago. Never where the thread waits; once where it reads the answer, as the seed has it."""
+DOUBT_CHANCE = 1 / 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,7 +75,8 @@ class Barrier:
     copies in flight that will bring bytes to the running phase. ``released``: what the running phase's
     arrivals release; ``done``: what those of all phases before it did. ``deferred``: do arrivals come
     when short copies are there? ``known_to``: threads of the
-    cluster that were found to know the initialisation.
+    cluster that were found to know the initialisation. ``uses``: what must be over before its end.
+    ``answered``: warps that have tested the phase that was over last.
     """
 
     offset: int
@@ -83,6 +89,7 @@ class Barrier:
     stamp: int
     site: Site
     known_to: Bools
+    uses: Uses
     pending: int = 0
     phase: int = 0
     tx_bytes: int = 0
@@ -94,6 +101,7 @@ class Barrier:
     previous: list[Arrivals] = field(default_factory=list)
     announced: list[Bytes] = field(default_factory=list)
     brought: list[Bytes] = field(default_factory=list)
+    answered: set[int] = field(default_factory=set)
 
     @property
     def tick(self) -> int:
@@ -171,6 +179,8 @@ class Mbarriers:
             self._absent(offset, threads, site)
             return None
         self._check_known(barrier, threads, site)
+        own = threads % self.clocks.cluster_slots
+        barrier.uses.note(own, int(self.clocks.tick[barrier.cluster]), site)
         return barrier
 
     def _absent(self, offset: int, threads: Ints, site: Site) -> None:
@@ -270,7 +280,8 @@ class Mbarriers:
             stamp = int(self.clocks.tick[cluster])
         made = Barrier(
             offset, cta, cluster, expected, agent, first, int(lanes.threads[0]), stamp, site,
-            np.zeros(self.clocks.cluster_slots, np.bool_), pending=expected,
+            np.zeros(self.clocks.cluster_slots, np.bool_), Uses.of(self.clocks.cluster_slots),
+            pending=expected,
         )  # fmt: skip
         self.live[offset] = made
 
@@ -300,12 +311,7 @@ class Mbarriers:
             barrier = self.find(offset, lanes.threads, site)
             if barrier is None:
                 continue
-            if barrier.flights:
-                self._fault(
-                    "sim/mbarrier-bytes",
-                    f"`{site.what}` of {self.name(offset)} while {_under_way(barrier, 'that complete on it')}",
-                    site, self._byte_notes(barrier), None,
-                )  # fmt: skip
+            self._check_unused(barrier, int(lanes.threads[0]), site)
             del self.live[offset]
             self.over[offset] = site
             window = self.shared.window
@@ -313,6 +319,56 @@ class Mbarriers:
             window.objects[offset : offset + OBJECT_BYTES] = False
             offsets = np.full(lanes.threads.size, offset)
             self.shared.watch_write(window, offsets, OBJECT_BYTES, lanes, site, False)
+
+    def _check_unused(self, barrier: Barrier, thread: int, site: Site) -> None:
+        """Nobody may operate on the object any more when the thread invalidates it."""
+        under_way = ""
+        if barrier.flights:
+            under_way = _under_way(barrier, "that complete on it")
+        elif barrier.tx_bytes or barrier.uses.late:
+            under_way = f"its phase {barrier.phase} is under way: {self.missing(barrier)}"
+        if under_way:
+            self._fault(
+                "sim/mbarrier-bytes" if barrier.flights else "sim/mbarrier-inval",
+                f"`{site.what}` of {self.name(barrier.offset)} while {under_way}",
+                site, self._byte_notes(barrier), None,
+            )  # fmt: skip
+        elif self.hazards and not self.shared.watch.ordered_by_memory:
+            self._check_over(barrier, thread, site)
+
+    def _check_over(self, barrier: Barrier, thread: int, site: Site) -> None:
+        """By synchronisation, whatever the schedule."""
+        cluster, uses = barrier.cluster, barrier.uses
+        own = np.array([thread % self.clocks.cluster_slots])
+        known = int(self.clocks.known_ends(cluster, own, barrier.agent)[0])
+        ended = max(0, known - barrier.first_tick)
+        late = uses.open_before(self.clocks, cluster, thread, ended)
+        if late.size:
+            other = int(late[0])
+            earlier = self.shared.watch.sites[uses.sites[other % self.clocks.cluster_slots]]
+            self._still_used(barrier, thread, other, site, earlier, late.size)
+        elif uses.arriving is not None and uses.arriving.phase >= ended:
+            coming = uses.arriving
+            self._still_used(barrier, thread, coming.thread, site, coming.site, 1)
+
+    def _still_used(
+        self, barrier: Barrier, thread: int, other: int, site: Site, earlier: Site, times: int
+    ) -> None:
+        describe = self.geometry.describe_thread
+        self._fault(
+            "sim/mbarrier-inval",
+            f"`{site.what}` of {self.name(barrier.offset)}, and nothing orders the last use of it by another "
+            "thread, or by a copy, before that: it may still be waited for, or completed",
+            site,
+            [
+                ("where", describe(thread)),
+                ("other", f"`{earlier.what}` of {describe(other)} at {place(earlier.span)}"),
+                ("help", "wait for the phases of its copies, then T.cuda.cta_sync() (T.cuda.warp_sync(), where "
+                 "one warp alone uses it) before mbarrier.inval"),
+            ],
+            earlier.span,
+            times,
+        )  # fmt: skip
 
     def publish(self, c: Cohort) -> None:
         """The objects that the active lanes initialised are visible to their clusters: what went on before is
@@ -394,8 +450,9 @@ class Mbarriers:
     ) -> None:
         stamp = int(self.clocks.tick[barrier.cluster])
         barrier.arrivals.append(Arrivals(threads, stamp, site, count))
+        own = threads % self.clocks.cluster_slots
+        barrier.uses.counted(own, site, barrier.phase)
         if self.hazards:
-            own = threads % self.clocks.cluster_slots
             carry = self.clocks.release if release else self.clocks.ends
             barrier.released = carry(barrier.cluster, own).joined(barrier.released)
 
@@ -472,11 +529,14 @@ class Mbarriers:
     def _arrive_later(self, c: Cohort, barrier: Barrier, threads: Ints, site: Site) -> None:
         copies = c.batch.copies
         barrier.deferred = True
+        barrier.uses.late += 1
         stamps, phase = copies.under_way(threads), barrier.phase
 
         def arrive() -> None:
             if self.live.get(barrier.offset) is not barrier:
                 return
+            barrier.uses.late -= 1
+            barrier.uses.arriving = Arriving(barrier.phase, int(threads[0]), site)
             tick = barrier.first_tick + phase
             copies.arrive_for(stamps, threads, barrier.agent, tick)
             if self.hazards:
@@ -517,6 +577,7 @@ class Mbarriers:
                     self.announce(barrier, size, thread, site)
                 else:
                     self._bring(barrier, size, thread, site)
+                barrier.uses.counted(lanes.threads % self.clocks.cluster_slots, site, barrier.phase)
                 self.settle(barrier)
 
     def announce(self, barrier: Barrier, nbytes: int, thread: int, site: Site) -> None:
@@ -529,6 +590,12 @@ class Mbarriers:
         barrier.tx_bytes -= nbytes
         barrier.brought.append(Bytes(nbytes, thread, site))
         self._check_range(barrier, site)
+
+    def take_off(self, barrier: Barrier, thread: int, site: Site) -> None:
+        """A copy is issued that will bring bytes to the running phase."""
+        barrier.flights += 1
+        barrier.uses.arriving = Arriving(barrier.phase, thread, site)
+        barrier.uses.counted(np.array([thread % self.clocks.cluster_slots]), site, barrier.phase)
 
     def land(
         self,
@@ -568,6 +635,7 @@ class Mbarriers:
         barrier.pending, barrier.flights = barrier.expected, 0
         barrier.previous, barrier.arrivals = barrier.arrivals, []
         barrier.announced, barrier.brought = [], []
+        barrier.answered = set()
         if barrier.released is not None:
             barrier.done, barrier.released = barrier.released.joined(barrier.done), None
         if self.hazards:
@@ -620,6 +688,7 @@ class Mbarriers:
         parity: bool,
         acquire: bool,
         suspend: bool,
+        doubt: Doubt,
     ) -> tuple[Bools, dict[int, list[tuple[int, int]]]]:
         """Per lane: is the phase over? And what the rows with lanes where it is not wait for."""
         values = c.flat(phase).astype(np.int64)
@@ -637,10 +706,14 @@ class Mbarriers:
             else:
                 fresh = wanted >> PHASE_SHIFT < barrier.phase
             held = self._held(c, rows[at], lane[at]) if suspend and self.passed else None
-            over[at] = fresh if held is None else fresh | held
-            if fresh.any():
-                self._learn(barrier, lanes.threads[fresh], acquire)
-            failed = at[~over[at]]
+            denied = np.zeros(at.size, np.bool_)
+            if doubt != "never" and held is None and fresh.any():
+                denied = fresh & self._denied(c, barrier, rows[at], lanes.threads, doubt)
+            told = fresh & ~denied
+            over[at] = told if held is None else told | held
+            if told.any():
+                self._learn(barrier, lanes.threads[told], acquire)
+            failed = at[~over[at] & ~denied]
             if failed.size:
                 keys = zip(c.rows[rows[failed]].tolist(), values[failed].tolist())
                 for row, value in sorted(set(keys)):
@@ -650,6 +723,42 @@ class Mbarriers:
         if suspend:
             self._remember(c, whole, awaited)
         return whole, awaited
+
+    def _denied(
+        self, c: Cohort, barrier: Barrier, rows: Ints, threads: Ints, doubt: Doubt
+    ) -> Bools:
+        """Per lane: is it told that the last phase is not over yet, as may be on the GPU?"""
+        denied = np.zeros(threads.size, np.bool_)
+        if not self.hazards or barrier.phase == 0 or self.shared.watch.ordered_by_memory:
+            return denied
+        for row in np.unique(c.rows[rows]).tolist():
+            if doubt == "always" or (
+                row not in barrier.answered and c.batch.random.random() < DOUBT_CHANCE
+            ):
+                denied |= c.rows[rows] == row
+            barrier.answered.add(row)
+        if denied.any():
+            denied[denied] = ~self._certain(barrier, threads[denied])
+        return denied
+
+    def _certain(self, barrier: Barrier, threads: Ints) -> Bools:
+        """Per thread: does synchronisation tell it that the last phase is over? That of a wait, or with
+        all that completed the phase."""
+        own = threads % self.clocks.cluster_slots
+        certain: Bools = self.clocks.known_ends(barrier.cluster, own, barrier.agent) >= barrier.tick
+        coming = barrier.uses.arriving
+        if coming is not None and coming.phase >= barrier.phase - 1:
+            return certain
+        for at in np.flatnonzero(~certain).tolist():
+            certain[at] = all(
+                self.clocks.ordered(
+                    a.threads,
+                    np.full(a.threads.size, a.stamp),
+                    np.full(a.threads.size, threads[at]),
+                ).all()
+                for a in barrier.previous
+            )
+        return certain
 
     def _held(self, c: Cohort, rows: Ints, lane: Ints) -> Bools:
         nobody = np.zeros(LANES, np.bool_)
@@ -819,5 +928,7 @@ def wait_for_phase(
     c: Cohort, addresses: Array, site: Site, name: str | None, parity: Array, acquire: bool
 ) -> None:
     """``mbarrier_wait``: notes the warps that have to wait, for ``hold_up``."""
-    _, awaited = c.batch.mbarriers.test(c, addresses, site, name, parity, True, acquire, True)
+    _, awaited = c.batch.mbarriers.test(
+        c, addresses, site, name, parity, True, acquire, True, "never"
+    )
     c.held = Suspension(site, awaited, True, None) if awaited else None

@@ -10,7 +10,7 @@ ordering (``hazards``), who executes (``cohort``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -69,6 +69,8 @@ class Window:
     words: dict[int, Any] = field(default_factory=dict)
     objects: npt.NDArray[np.bool_] | None = None
     """Per byte: does it belong to a live mbarrier? None: there was none yet."""
+    changes: int = 0
+    """How often something was written, a value that was there before included unless by an atomic."""
 
     def gather(self, offsets: Ints, nbytes: int, dense: bool) -> Bytes:
         """``nbytes`` from each offset: shape (lanes, nbytes)."""
@@ -77,6 +79,7 @@ class Window:
     def scatter(self, offsets: Ints, values: Bytes, dense: bool) -> None:
         """Writes ``values`` (lanes, nbytes); of equal offsets the last lane wins."""
         _scatter(self.data, offsets, values, dense, self.word_aligned)
+        self.changes += 1
         self.mark_written(offsets, values.shape[1], dense)
 
     def mark_written(self, offsets: Ints, nbytes: int, dense: bool) -> None:
@@ -146,7 +149,8 @@ class Watch:
 
     ``ordered_by_memory``: the program synchronises through fences and strong accesses, which is
     not modelled; a pair that nothing else orders is then no proof of a race and becomes a note.
-    ``thread_type``, ``strong_sites``: see ``Shadow``. ``hazards`` False: races are not looked for.
+    ``thread_type``, ``strong_sites``: see ``Shadow``. ``writers``: the sites that may write a buffer, by
+    name; None: any. ``hazards`` False: races are not looked for.
     """
 
     geometry: Geometry
@@ -155,12 +159,25 @@ class Watch:
     sites: Sequence[Site]
     strong_sites: Bools
     thread_type: Any
+    writers: Mapping[str | None, list[Site]]
     ordered_by_memory: bool
     hazards: bool
 
     def shadow(self, nbytes: int) -> Shadow | None:
         """The history of ``nbytes`` of memory, if one is kept."""
         return Shadow(nbytes, self.thread_type, self.strong_sites) if self.hazards else None
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What a thread has read, for ``spinning``: ``offset`` in the window, ``address`` in words."""
+
+    thread: int
+    site: Site
+    owner: str
+    offset: int
+    address: str
+    data: bytes
 
 
 class Memory:
@@ -173,13 +190,26 @@ class Memory:
         self.clocks: Clocks | None = None
         self.copies: Copies | None = None
         """The running batch's asynchronous copies."""
+        self.reads: list[Read] | None = None
+        """Where the first lane's reads are listed, while somebody wants to know."""
 
     def read(self, window: Window, offsets: Ints, nbytes: int, lanes: Lanes, site: Site) -> Bytes:
         """Checked bytes at in-bounds offsets: (lanes, nbytes)."""
         dense = is_dense(offsets, nbytes)
         self.check_written(window, offsets, nbytes, lanes, site, dense)
         self.watch_read(window, offsets, nbytes, lanes, site, dense)
-        return window.gather(offsets, nbytes, dense)
+        data = window.gather(offsets, nbytes, dense)
+        if self.reads is not None:
+            self._list_read(window, offsets, data, lanes, site)
+        return data
+
+    def _list_read(
+        self, window: Window, offsets: Ints, data: Bytes, lanes: Lanes, site: Site
+    ) -> None:
+        assert self.reads is not None
+        offset, thread = int(offsets[0]), int(lanes.threads[0])
+        owner, where = self.owner(window, offset), self.describe(window, offset)
+        self.reads.append(Read(thread, site, owner, offset, where, data[0].tobytes()))
 
     def check_written(
         self, window: Window, offsets: Ints, nbytes: int, lanes: Lanes, site: Site, dense: bool
@@ -308,11 +338,17 @@ class Memory:
         """``change(lane position, old bytes)`` gives each lane's new bytes, one lane at a time."""
         self.check_written(window, offsets, nbytes, lanes, site, False)
         self.watch_write(window, offsets, nbytes, lanes, site, False)
-        old = np.zeros((offsets.size, nbytes), np.uint8)
+        old, before = (
+            np.zeros((offsets.size, nbytes), np.uint8),
+            window.gather(offsets, nbytes, False),
+        )
         for i, offset in enumerate(offsets.tolist()):
             old[i] = window.data[offset : offset + nbytes]
             position = i if at is None else int(at[i])
             window.data[offset : offset + nbytes] = change(position, old[i])
+        window.changes += int((window.gather(offsets, nbytes, False) != before).any())
+        if self.reads is not None:
+            self._list_read(window, offsets, old, lanes, site)
         return old
 
     def misaligned(self, addresses: Ints, nbytes: int, lanes: Lanes, site: Site) -> Bools | None:
@@ -341,15 +377,16 @@ class Memory:
         at: Ints,
         window: Window | None = None,
         offset: int = 0,
+        notes: tuple[tuple[str, str], ...] = (),
     ) -> None:
         """A fault of the lanes ``at``; the first is the example."""
         if self.faults.known(code, site.span, site.what, at.size):
             return
         thread = int(lanes.threads[at[0]])
-        notes = [("where", self.geometry.describe_thread(thread))]
+        told = [("where", self.geometry.describe_thread(thread)), *notes]
         if window is not None:
-            notes.append(("address", self.describe(window, offset)))
-        self.faults.add(code, f"`{site.what}` {what}", site.span, tuple(notes), site.what, at.size)
+            told.insert(1, ("address", self.describe(window, offset)))
+        self.faults.add(code, f"`{site.what}` {what}", site.span, tuple(told), site.what, at.size)
 
     def describe(self, window: Window, offset: int) -> str:
         """``byte 64 (element 16) of `S``` ."""

@@ -20,17 +20,18 @@ from tilejit.errors import Span, Unsimulated, fault
 from tilejit.ir import nodes
 from tilejit.ir.walk import statements
 from tilejit.sim import scalar
-from tilejit.sim.ahead import Ahead
 from tilejit.sim.barrier import Wait, arrive, check_whole
 from tilejit.sim.cohort import NOT_A_SCOPE, STOP, Array, Cohort, IfFrame, LoopFrame
 from tilejit.sim.convergent import check_aligned, check_converged
 from tilejit.sim.expr import Evaluate, Expressions, dtype_of, unsimulated
 from tilejit.sim.geometry import LANES, Bools, any_lane
 from tilejit.sim.machine import Action, Steps, run_all
-from tilejit.sim.mbarrier import Suspension, hold_up, wait_for_phase
+from tilejit.sim.mbarrier import Doubt, Suspension, hold_up, wait_for_phase
 from tilejit.sim.register_budget import at_launch
 from tilejit.sim.registers import Mask, RegisterFile
+from tilejit.sim.spinning import begin_turn
 from tilejit.sim.storage import TILE_CALLS, Checked
+from tilejit.sim.unread import is_poll, unread_polls
 from tilejit.sim.waits import (
     FULL_MASK,
     NO_EFFECT,
@@ -59,9 +60,12 @@ class Label:
 @dataclass(slots=True)
 class Program:
     """``slots``: number of variables. ``named``: does it order threads otherwise than all of a warp, a
-    CTA or a cluster at once? ``grid_wide``: does it join the whole grid?"""
+    CTA or a cluster at once? ``grid_wide``: does it join the whole grid? ``loops``: where those without a
+    count are, by the place of their top."""
 
+    checked: Checked
     code: list[Operation]
+    loops: dict[int, Span | None]
     slots: int
     named: bool
     grid_wide: bool
@@ -74,7 +78,10 @@ def compile_program(checked: Checked, expressions: Expressions, families: Family
     compiler.block(checked.function.body, end, None)
     compiler.mark(end)
     compiler.emit(_end)
-    return Program(compiler.code, len(expressions.slots), compiler.named, compiler.grid_wide)
+    slots = len(expressions.slots)
+    return Program(
+        checked, compiler.code, compiler.loops, slots, compiler.named, compiler.grid_wide
+    )
 
 
 def _end(c: Cohort) -> int:
@@ -100,11 +107,11 @@ class _Compiler:
     grid_wide: bool = False
     depth: int = 0
     waiting: dict[int, bool] = field(default_factory=dict)
+    loops: dict[int, Span | None] = field(default_factory=dict)
+    unread: frozenset[int] | None = None
     tile_steps: Steps = field(init=False)
-    ahead: Ahead = field(init=False)
 
     def __post_init__(self) -> None:
-        self.ahead = Ahead(self.checked)
         self.tile_steps = Steps(self.expressions, self.families)
 
     def emit(self, operation: Operation) -> None:
@@ -227,7 +234,7 @@ class _Compiler:
         orelse, end = Label(), Label()
         split = self._waits(s)
         then_pc = len(self.code) + 1
-        after, beside = self.ahead.after[id(s)], self.ahead.beside[id(s)]
+        after, beside = (id(s), False), (id(s), True)
 
         def enter(c: Cohort, yes: Mask, no: Mask, some_yes: bool, some_no: bool) -> int:
             if not some_yes and not some_no:
@@ -252,7 +259,7 @@ class _Compiler:
             frame = c.frames[-1]
             assert isinstance(frame, IfFrame)
             if frame.orelse is None or frame.orelse.any():
-                c.mask, frame.orelse, frame.others_arrive = frame.orelse, NOT_A_SCOPE, after
+                c.mask, frame.orelse, frame.others = frame.orelse, NOT_A_SCOPE, after
                 return orelse.pc + 1
             return end.pc
 
@@ -278,7 +285,7 @@ class _Compiler:
         slot = self.expressions.slot(s.var)
         kind = scalar.value_type(dtype_of(s.var.type))
         test, following, leave = Label(), Label(), Label()
-        split, after = self._waits(s), self.ahead.after[id(s)]
+        split, after = self._waits(s), (id(s), False)
 
         def begin(c: Cohort) -> int:
             counter, last = start(c).astype(np.int64), stop(c).astype(np.int64)
@@ -323,7 +330,7 @@ class _Compiler:
 
     def _while(self, s: nodes.While, skip: Label) -> None:
         top, following, leave = Label(), Label(), Label()
-        after = self.ahead.after[id(s)]
+        after = (id(s), False)
 
         def begin(c: Cohort) -> int:
             c.frames.append(LoopFrame(c.mask, c.mask, after))
@@ -331,6 +338,7 @@ class _Compiler:
 
         self.emit(begin)
         self.mark(top)
+        self.loops[top.pc] = s.span
 
         def turn(c: Cohort) -> int:
             frame = c.frames[-1]
@@ -360,6 +368,7 @@ class _Compiler:
             _count_turn(c, s.span)
             if c.turns % TURNS_PER_YIELD:
                 return top.pc
+            begin_turn(c, top.pc)
             c.pc = top.pc
             return STOP
 
@@ -449,7 +458,9 @@ class _Compiler:
                 met = True
             elif isinstance(step, Issue) and _may_suspend(step):
                 flush()
-                self._attempt(self.tile_steps.compile(step, span))
+                self._attempt(self.tile_steps.compile(step, span, self._doubt(call)))
+            elif is_poll(step):
+                actions.append(self.tile_steps.compile(step, span, self._doubt(call)))
             elif isinstance(step, Issue) and _may_end_phase(step):
                 actions.append(self.tile_steps.compile(step, span))
                 flush()
@@ -468,6 +479,12 @@ class _Compiler:
             else:
                 actions.append(self.tile_steps.compile(step, span))
         flush()
+
+    def _doubt(self, call: nodes.Call) -> Doubt:
+        """How often the call's polls say no where they might say yes."""
+        if self.unread is None:
+            self.unread = unread_polls(self.checked)
+        return "always" if id(call) in self.unread else "once"
 
     def _mbarrier_wait(self, call: nodes.Call, span: Span | None) -> None:
         address, parity = (self.expressions.compile(arg) for arg in call.args)

@@ -14,27 +14,18 @@ import numpy as np
 
 from tilejit.errors import Span
 from tilejit.ir import nodes
-from tilejit.sim.geometry import LANES, Bools, Ints
+from tilejit.sim.geometry import Bools, Ints
 from tilejit.target import Target
+from tilejit.tile import register_budget
 
 if TYPE_CHECKING:
     from tilejit.sim.batch import Batch
     from tilejit.sim.cohort import Cohort
 
-UNIT_REGISTERS = 8
-MOST_REGISTERS = 256
-
 
 def at_launch(function: nodes.Function) -> int:
-    """Registers of each thread when the kernel starts: what the launch declares, or all that its
-    bounds leave to a thread."""
-    launch = function.launch
-    if launch.max_registers_per_thread is not None:
-        return launch.max_registers_per_thread // UNIT_REGISTERS * UNIT_REGISTERS
-    warps = -(-launch.threads // LANES)
-    per_sm = Target.parse(function.target).limits.registers_per_sm
-    fair = per_sm // (warps * LANES * launch.min_blocks_per_sm)
-    return min(fair // UNIT_REGISTERS * UNIT_REGISTERS, MOST_REGISTERS)
+    """Registers of each thread when the kernel starts."""
+    return register_budget.at_launch(function.launch, Target.parse(function.target))
 
 
 @dataclass(slots=True, eq=False)

@@ -38,7 +38,12 @@ def stack(parts: Sequence[Bits], warps: Sequence[int]) -> Bits:
     ):
         return first
     width = max(part.shape[1] for part in parts)
-    return np.concatenate([np.broadcast_to(p, (w, width)) for p, w in zip(parts, warps)])
+    whole = np.empty((sum(warps), width), np.result_type(*{part.dtype for part in parts}))
+    start = 0
+    for part, count in zip(parts, warps):
+        whole[start : start + count] = part
+        start += count
+    return whole
 
 
 class RegisterFile:

@@ -153,6 +153,7 @@ class _Simulation:
             self.accesses.sites,
             np.array([site.strong for site in self.accesses.sites] or [False]),
             self.thread_type,
+            self.accesses.writers,
             self.accesses.ordered_by_memory,
             options.hazards,
         )

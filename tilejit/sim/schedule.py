@@ -1,7 +1,7 @@
 """Runs the cohorts of a batch until all have ended, in a seeded order; reports deadlock.
 
 Cohorts that nothing can make ready any more let the transfers under way complete, one after another;
-then attempts to wait give up, as the hardware's do.
+then attempts to wait give up, as the hardware's do. So do cohorts that are ready and only spin.
 
 Not here: what operations do (``program``), when barriers open (``barrier``), phases (``mbarrier``).
 """
@@ -14,13 +14,16 @@ from random import Random
 import numpy as np
 
 from tilejit.errors import Span, Unsimulated, fault
+from tilejit.sim.ahead import Ahead
 from tilejit.sim.barrier import Barriers
 from tilejit.sim.batch import Batch
 from tilejit.sim.cohort import Cohort, Frame, IfFrame
 from tilejit.sim.convergent import lane_list
 from tilejit.sim.faults import place
 from tilejit.sim.geometry import Bools, Ints
+from tilejit.sim.memory import Read
 from tilejit.sim.program import Program
+from tilejit.sim.spinning import describe, still_spins
 
 MAX_NOTES = 16
 MAX_IDLE_ROUNDS = 4096
@@ -56,7 +59,10 @@ class Scheduler:
         """Until every warp has ended. Raises on deadlock."""
         self.ready.append(first)
         while self.ready or self._resume():
-            self._step(self._next())
+            if not all(still_spins(c) for c in self.ready):
+                self._step(self._next())
+            elif not self._let_others_go_on():
+                self._deadlock()
         if self.barriers.waiting or self.suspended:
             self._deadlock()
         self.batch.transfers.finish()
@@ -71,12 +77,16 @@ class Scheduler:
         self.ready = [c for c in self.ready if c.pc != chosen.pc]
         return Cohort.merge(mates)
 
-    def _step(self, c: Cohort) -> None:
+    def _run(self, c: Cohort) -> None:
+        """Until it stops."""
         code, pc, count = self.program.code, c.pc, 0
         while pc >= 0:
             pc = code[pc](c)
             count += 1
         self.operations += count
+
+    def _step(self, c: Cohort) -> None:
+        self._run(c)
         self._sort(c)
         for part in self.batch.arrivals:
             self._sort(part)
@@ -91,6 +101,8 @@ class Scheduler:
                 self._give_up()
 
     def _sort(self, c: Cohort) -> None:
+        if c.wait is not None or c.suspension is not None:
+            c.turn, c.spins = None, False
         if c.wait is not None:
             self.barriers.waiting.append(c)
         elif c.suspension is not None:
@@ -110,6 +122,15 @@ class Scheduler:
                 return self._poll()
             self.batch.transfers.complete_one()
 
+    def _let_others_go_on(self) -> bool:
+        """All who are ready spin: whoever else may goes on; False if that is nobody."""
+        if self.batch.transfers.under_way:
+            self.batch.transfers.complete_one()
+            return True
+        others = self.barriers.opened() + self._woken()
+        self.ready += others
+        return bool(others) or self._poll()
+
     def _woken(self) -> list[Cohort]:
         """Cohorts that wait for a phase of an object one of whose phases has ended; they try again."""
         completed = self.batch.mbarriers.completed
@@ -123,14 +144,16 @@ class Scheduler:
         return woken
 
     def _poll(self) -> bool:
-        """Whoever may go on without its phase does; False when that has led nowhere for too long."""
+        """Whoever may go on without its phase does; False when that is nobody, or has led nowhere for too
+        long."""
         batch = self.batch
         happened = (batch.mbarriers.events, int(batch.alive.sum()), int(batch.clocks.tick.sum()))
         self.idle = self.idle + 1 if happened == self.happened else 0
         self.happened = happened
+        before = len(self.ready)
         if self.idle < MAX_IDLE_ROUNDS:
             self._give_up()
-        return bool(self.ready)
+        return len(self.ready) > before
 
     def _give_up(self) -> None:
         for c in self.suspended:
@@ -144,23 +167,24 @@ class Scheduler:
     # --- deadlock
 
     def _deadlock(self) -> None:
-        """Nobody can run and somebody waits."""
-        waiting = [*self.barriers.waiting, *self.suspended]
+        """Nobody can run, unless to spin, and somebody waits."""
+        waiting = [*self.ready, *self.barriers.waiting, *self.suspended]
         self._check_branches(waiting)
         first = waiting[0]
+        span = self._span(first)
         cta = int(first.rows[0]) // self.batch.geometry.warps
         notes = [note for c in waiting if self._of(c, cta).size for note in self._describe(c, cta)]
-        notes.sort(key=lambda note: note[0] != "waits")
+        notes.sort(key=lambda note: note[0] not in ("waits", "spins", "writes"))
         ended = self._ended(cta)
         if ended:
             notes.append(("ended", ended))
-        self._report_bytes()
+        self._report_bytes(waiting)
         warps = sum(c.warps for c in waiting)
         self.batch.faults.add(
             "sim/deadlock",
             f"no warp can go on, warps waiting forever: {warps}; shown is "
             f"{self.batch.geometry.describe_cta(self.batch.first_cta + cta)}",
-            _span(first),
+            span,
             tuple(notes[:MAX_NOTES]),
         )
         raise self.batch.faults.exception()
@@ -168,21 +192,39 @@ class Scheduler:
     def _check_branches(self, waiting: list[Cohort]) -> None:
         """The lanes that did not take a branch run after those that did, and those that have left a loop
         after those still in it: where these wait, it may be for what the others would do."""
+        ahead = Ahead(self.program.checked, by_writes=bool(self.ready))
         for c in waiting:
-            if _others_arrive(c) if c.wait is None else any(_skipped(f) for f in c.frames):
+            if _others_help(c, ahead) if c.wait is None else any(_skipped(f) for f in c.frames):
                 self.batch.faults.raise_if_any()
                 raise fault(
                     Unsimulated,
                     "sim/unsimulated",
                     "lanes of one warp wait in a branch or loop, and the others of the warp may do what they "
                     "wait for; the simulator does not interleave the two",
-                    _span(c),
+                    self._span(c),
                 )
 
-    def _report_bytes(self) -> None:
+    def _check_later(self, spinning: Cohort) -> None:
+        """What is polled in global memory may be written by CTAs that have not begun."""
+        batch = self.batch
+        later = batch.geometry.ctas - batch.first_cta - batch.ctas
+        if not later:
+            return
+        batch.faults.raise_if_any()
+        raise fault(
+            Unsimulated,
+            "sim/unsimulated",
+            f"warps poll memory that nobody changes who runs together with them; {later} CTAs run later, "
+            f"{batch.ctas} at a time",
+            self._span(spinning),
+            help="tile.simulation(batch_warps=…) runs more warps together; on the GPU, too, only CTAs that fit "
+            "at once may wait for each other",
+        )
+
+    def _report_bytes(self, waiting: list[Cohort]) -> None:
         """Phases that lack bytes alone: those that were announced never come."""
         mbarriers = self.batch.mbarriers
-        for offset in sorted({o for c in self.suspended for o in _objects(c)}):
+        for offset in sorted({o for c in waiting if c.suspension for o in _objects(c)}):
             barrier = mbarriers.live.get(offset)
             if barrier is not None and barrier.tx_bytes and not barrier.pending:
                 mbarriers.bytes_differ(barrier)
@@ -199,7 +241,8 @@ class Scheduler:
             missing = self.barriers.missing(c.wait, cta)
             where = f"{_warps(self._of(c, cta))} for {c.wait.what} at {place(c.wait.span)}"
             return [("waits", f"{where}; {missing}" if missing else where)]
-        assert c.suspension is not None
+        if c.suspension is None:
+            return self._describe_spin(c, cta)
         first = cta * self.batch.geometry.warps
         warps_of: dict[tuple[int, int], list[int]] = {}
         for warp in self._of(c, cta).tolist():
@@ -208,9 +251,29 @@ class Scheduler:
         notes: list[tuple[str, str]] = []
         for (offset, value), warps in warps_of.items():
             state, more = self.batch.mbarriers.describe_wait(offset, value, c.suspension.parity)
-            where = place(_span(c))
+            where = place(self._span(c))
             notes += [("waits", f"{_warps(np.array(warps))} for {state}, at {where}"), *more]
         return notes
+
+    def _describe_spin(self, c: Cohort, cta: int) -> list[tuple[str, str]]:
+        """Some more of the cohort's turns, listing what it reads."""
+        where = f"{_warps(self._of(c, cta))} in a loop whose turns are all alike, at {place(self._span(c))}"
+        batch, near, far = self.batch, list[Read](), list[Read]()
+        batch.shared.reads, batch.global_memory.reads = near, far
+        c.turns = 0
+        self._run(c)
+        batch.shared.reads = batch.global_memory.reads = None
+        if far:
+            self._check_later(c)
+        return [("waits", where), *describe(batch, near + far)]
+
+    def _span(self, c: Cohort) -> Span | None:
+        """Where a cohort waits, or spins."""
+        if c.wait is not None:
+            return c.wait.span
+        if c.suspension is not None:
+            return None if c.suspension.site is None else c.suspension.site.span
+        return self.program.loops.get(c.pc)
 
     def _ended(self, cta: int) -> str:
         warps = self.batch.geometry.warps
@@ -230,23 +293,15 @@ def _skipped(frame: Frame) -> bool:
     return isinstance(frame, IfFrame) and (frame.orelse is None or bool(frame.orelse.any()))
 
 
-def _others_arrive(c: Cohort) -> bool:
-    """May lanes that are not where the cohort waits arrive somewhere, if they go on?"""
+def _others_help(c: Cohort, ahead: Ahead) -> bool:
+    """May lanes that are not where the cohort waits do what it waits for, if they go on?"""
     inside = c.mask_array()
     for frame in reversed(c.frames):
         outside: Bools = ~inside if frame.outer is None else frame.outer & ~inside
-        if frame.others_arrive and outside.any():
+        if outside.any() and ahead.may(frame.others):
             return True
         inside = inside | outside
     return False
-
-
-def _span(c: Cohort) -> Span | None:
-    """Where a cohort waits."""
-    if c.wait is not None:
-        return c.wait.span
-    site = None if c.suspension is None else c.suspension.site
-    return None if site is None else site.span
 
 
 def _objects(c: Cohort) -> frozenset[int]:

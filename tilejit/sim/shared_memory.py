@@ -17,7 +17,16 @@ from tilejit.dtypes import DType
 from tilejit.sim.faults import Site
 from tilejit.sim.geometry import OFFSET_MASK, RANK_SHIFT, Bools, Ints, any_lane
 from tilejit.sim.hazards import MAX_GRANULE_BYTES
-from tilejit.sim.memory import Bytes, Lanes, Memory, Watch, Window, element_text, taken
+from tilejit.sim.memory import (
+    UNORDERED_NOTE,
+    Bytes,
+    Lanes,
+    Memory,
+    Watch,
+    Window,
+    element_text,
+    taken,
+)
 
 SHARED_START_BYTES = 1024
 """Offset of the first shared buffer: offset 0 stays invalid, as does anything derived from null."""
@@ -75,9 +84,11 @@ class SharedMemory(Memory):
         """The batch's lanes that have not exited, where CTAs can reach each other's windows."""
         self.visits: dict[int, Visits] = {}
         """By CTA of the batch."""
-        self.owned = np.zeros(self.window_bytes, np.bool_)
+        owned = np.zeros(self.window_bytes, np.bool_)
         for buffer in buffers.values():
-            self.owned[buffer.offset_bytes : buffer.offset_bytes + buffer.nbytes] = True
+            owned[buffer.offset_bytes : buffer.offset_bytes + buffer.nbytes] = True
+        self.owned_before = np.concatenate([[0], np.cumsum(owned)])
+        """By byte of a CTA's window: how many before it belong to buffers."""
 
     def describe(self, window: Window, offset: int) -> str:
         cta, offset = divmod(offset, self.window_bytes)
@@ -204,9 +215,28 @@ class SharedMemory(Memory):
                 "may be another CTA's by now"
             )
             self.report("sim/cluster-exited", what, site, lanes, at)
+        self.check_started(taken(lanes, np.flatnonzero(far)), int(rank[np.argmax(far)]), site)
         self._note_visits(far & ~gone, rank - own + lanes.cta, lanes, site)
         lost: Bools = np.asarray(outside | gone)
         return lost if lost.any() else None
+
+    def check_started(self, lanes: Lanes, rank: int, site: Site) -> None:
+        """Reports threads that reach another CTA's memory, the first of them that of ``rank``, and do not
+        know that it runs yet."""
+        if not self.watch.hazards or self.clocks is None:
+            return
+        at = np.flatnonzero(~self.clocks.know_start(lanes.threads))
+        if not at.size:
+            return
+        if self.watch.ordered_by_memory:
+            self.watch.notes.add(UNORDERED_NOTE)
+            return
+        what = (
+            f"{site.verb} shared memory of rank {rank}, and nothing makes it wait until that CTA has started: "
+            "the memory may be another CTA's still"
+        )
+        notes = (("help", "T.cuda.cluster_sync() before the first access, which all CTAs join"),)
+        self.report("sim/cluster-not-started", what, site, lanes, at, notes=notes)
 
     def _note_visits(self, chosen: Bools, cta: Ints, lanes: Lanes, site: Site) -> None:
         """Threads access another CTA's memory, which must not be gone by then (``check_exit``)."""
@@ -262,6 +292,12 @@ class SharedMemory(Memory):
         gone: Bools = ~any_lane(per_cta)
         return np.asarray(gone[cta])
 
+    def owns(self, inside: Ints, nbytes: int) -> Bools:
+        """Per place in a CTA's window: do ``nbytes`` from there belong to a buffer? Buffers lie apart, so
+        that bytes of them all are bytes of one."""
+        held: Bools = self.owned_before[inside + nbytes] - self.owned_before[inside] == nbytes
+        return held
+
     def _outside(
         self,
         offsets: Ints,
@@ -280,8 +316,7 @@ class SharedMemory(Memory):
         else:
             bad = (offsets < 0) | (offsets > self.window_bytes - nbytes)
             at = np.flatnonzero(~bad)
-            owned = self.owned[offsets[at][:, None] + np.arange(nbytes)].all(axis=1)
-            bad[at[~owned]] = True
+            bad[at] = ~self.owns(offsets[at], nbytes)
         if told is not None:
             bad = bad & ~told
         if not bad.any():

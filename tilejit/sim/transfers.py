@@ -145,7 +145,7 @@ class Transfers:
         if reads is not None:
             self._claim(flight, cta, reads, writes)
         if barrier is not None:
-            barrier.flights += 1
+            self.mbarriers.take_off(barrier, thread, dst.site)
         else:
             self.bulk_threads.add(number)
         self._begin(flight)
@@ -163,7 +163,7 @@ class Transfers:
                 "mbarrier",
             )
             return None
-        self._check_alive(offset // self.shared.window_bytes, thread, site)
+        self._check_there(offset // self.shared.window_bytes, thread, site)
         return self.mbarriers.find(offset, np.array([thread]), site)
 
     def _shared_place(self, addresses: Ints, cta: int) -> Ints:
@@ -175,9 +175,14 @@ class Transfers:
         sound = (rank >= 0) & (rank < size) & (inside < self.shared.window_bytes)
         return np.where(sound, (first + rank) * self.shared.window_bytes + inside, -1)
 
-    def _check_alive(self, cta: int, thread: int, site: Site) -> None:
+    def _check_there(self, cta: int, thread: int, site: Site) -> None:
+        """The CTA (of the batch) that the thread's transfer reaches must have started, and not exited."""
         alive = self.shared.alive
         slots = self.geometry.slots
+        own = thread // slots - self.clocks.first_cta
+        if cta != own:
+            rank = cta % self.geometry.cluster_size
+            self.shared.check_started(self._lanes(thread, own, 1), rank, site)
         if alive is None or alive.reshape(-1)[cta * slots : (cta + 1) * slots].any():
             return
         self.faults.add(
@@ -223,7 +228,7 @@ class Transfers:
         if not at.size:
             return []
         for target in np.unique(offsets[at] // self.shared.window_bytes).tolist():
-            self._check_alive(target, thread, side.site)
+            self._check_there(target, thread, side.site)
         return [Place(self.shared, self.shared.named(side.name), which[at], offsets[at])]
 
     def _outside(self, offsets: Ints, nbytes: int) -> Bools:
@@ -232,10 +237,7 @@ class Transfers:
         inside = offsets % size
         bad: Bools = (offsets < 0) | (inside + nbytes > size)
         at = np.flatnonzero(~bad)
-        if at.size:
-            # Buffers lie apart, so that a chunk inside them all is inside one.
-            ends = np.cumsum(np.concatenate([[0], self.shared.owned]))
-            bad[at] = ends[inside[at] + nbytes] - ends[inside[at]] != nbytes
+        bad[at] = ~self.shared.owns(inside[at], nbytes)
         return bad
 
     def _lanes(self, thread: int, cta: int, count: int) -> Lanes:

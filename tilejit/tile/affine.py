@@ -12,7 +12,7 @@ Arithmetic here is on mathematical integers; wrapping at a type's width is the i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import count
@@ -295,29 +295,6 @@ class _SearchEnded(Exception):
     """A proof has tried as much as it may."""
 
 
-@dataclass(slots=True)
-class _Search:
-    """What one proof has tried. The same facts in another order mostly leave the same rest."""
-
-    tried: set[tuple[object, ...]] = field(default_factory=set)
-    attempts: int = 0
-
-    def deeper(self) -> _Search:
-        """The same search with one more fact: what fell short may be tried again."""
-        self.tried.clear()
-        return self
-
-    def fresh(self, attempt: tuple[object, ...]) -> bool:
-        """Whether ``attempt`` is new at this depth; counts it."""
-        if attempt in self.tried:
-            return False
-        self.attempts += 1
-        if self.attempts > MAX_ATTEMPTS:
-            raise _SearchEnded
-        self.tried.add(attempt)
-        return True
-
-
 Index: TypeAlias = "dict[Symbol, tuple[tuple[int, int, Affine], ...]]"
 """By symbol, (number, coefficient, fact) of every fact with it, all threads of one coefficient."""
 
@@ -339,7 +316,18 @@ def _without(value: Affine, coefficient: int, fact: Affine, other: int) -> Affin
     k, j = abs(other) // shared, abs(coefficient) // shared
     # value ≥ 0 exactly when k·value ≥ -(k-1), on integers.
     least = value if k == 1 else value.scaled(k) + (k - 1)
-    return least - fact.scaled(j)
+    terms = dict(least.terms)
+    for symbol, factor in fact.terms.items():
+        _add_term(terms, symbol, _multiple(factor, -j))
+    return Affine(_sum(least.const, _multiple(fact.const, -j)), terms)
+
+
+def _identity(value: Affine) -> tuple[object, ...]:
+    """``key`` for the time that the symbols live: in no order, which takes long to make."""
+    try:
+        return (_number_key(value.const), frozenset(value.terms.items()))
+    except TypeError:  # an array has no hash
+        return value.key()
 
 
 @dataclass(frozen=True, slots=True)
@@ -460,23 +448,49 @@ class Context:
             # greater one cannot be of this.
             if mask is self.mask and facts >= depth and not bool(np.any(value.const > const)):
                 return False
-        search = _Search()
         try:
-            for facts in range(depth + 1):
-                if self._prove(value, facts, frozenset(), search.deeper()):
-                    return True
+            if self._follows(value, depth):
+                return True
         except (OverflowError, _SearchEnded):
             return False
         attempts.append((self.mask, depth, value.const))
         return False
 
-    def _prove(self, value: Affine, depth: int, used: frozenset[int], search: _Search) -> bool:
-        """``used``: the facts already subtracted."""
+    def _follows(self, value: Affine, depth: int) -> bool:
+        """Whether subtracting at most ``depth`` facts leaves what ranges show to be ≥ 0."""
         value = self._with_slack(value)
         if self._low(value) >= 0:
             return True
-        if depth == 0 or not value.terms:
-            return False
+        rests: list[tuple[Affine, frozenset[int]]] = [(value, frozenset())]
+        tried = 0
+        for _ in range(depth):
+            # The same facts in another order mostly leave the same rest.
+            seen: set[tuple[object, ...]] = set()
+            further: list[tuple[Affine, frozenset[int]]] = []
+            for rest, used in rests:
+                for less, now in self._eliminated(rest, used):
+                    attempt = (now, _identity(less))
+                    if attempt in seen:
+                        continue
+                    seen.add(attempt)
+                    tried += 1
+                    if tried > MAX_ATTEMPTS:
+                        raise _SearchEnded
+                    try:
+                        less = self._with_slack(less)
+                        if self._low(less) >= 0:
+                            return True
+                    except OverflowError:
+                        continue
+                    further.append((less, now))
+            rests = further
+        return False
+
+    def _eliminated(
+        self, value: Affine, used: frozenset[int]
+    ) -> Iterator[tuple[Affine, frozenset[int]]]:
+        """What is left of ``value`` by each fact that takes a symbol out of it, and the numbers of the
+        facts subtracted so far (``used``) and then."""
         for symbol, coefficient in value.terms.items():
             if not isinstance(coefficient, int):
                 continue
@@ -484,15 +498,11 @@ class Context:
                 # value·k - fact·j eliminates the symbol when both coefficients have one sign.
                 if (other > 0) != (coefficient > 0) or number in used:
                     continue
-                now = used | {number}
                 try:
                     rest = _without(value, coefficient, fact, other)
-                    fresh = search.fresh((now, rest.key()))
-                    if fresh and self._prove(rest, depth - 1, now, search):
-                        return True
                 except OverflowError:
                     continue  # of another fact the numbers may be smaller
-        return False
+                yield rest, used | {number}
 
     def _low(self, value: Affine) -> int:
         """The least that ``value`` can be for a thread of the mask, as far as ranges tell."""

@@ -28,7 +28,7 @@ from tilejit.ir import nodes, walk
 from tilejit.ptx import spelling
 from tilejit.ptx.forms import Form
 from tilejit.target import Target
-from tilejit.tile import barriers, launch_limits, raw, readonly, warpgroup_order
+from tilejit.tile import barriers, launch_limits, raw, readonly, register_budget, warpgroup_order
 from tilejit.tile.affine import Context
 from tilejit.tile.call import Names, TileCall
 from tilejit.tile.facts import Facts, Site, analyse
@@ -128,6 +128,9 @@ class _Check:
             with self.report.at(site.call.span):
                 self._one(site)
         readonly.check(self.function, self.report)
+        tiles = {id(item.call): item.tile for item in self.ready if item.tile is not None}
+        sites = self.facts.sites.values()
+        register_budget.check(self.function, self.target, sites, tiles, self.report)
         calls = (site.call for site in self.facts.sites.values())
         warpgroup_order.check(self.function, calls, self.report)
 
@@ -194,7 +197,7 @@ class _Check:
         raw.check(call, forms, self.report)
         form = raw.choose(call, forms, None)
         if form is not None:
-            barriers.check_raw(call, form, self.target, self.report)
+            barriers.check_raw(call, form, self.facts.evaluator(site), self.target, self.report)
             if form.mnemonic in ("setmaxnreg", "wgmma"):
                 group = self._group(site.context, "thread", call)
                 if group is not None:

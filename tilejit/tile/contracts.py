@@ -10,7 +10,9 @@ one family only.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeGuard
 
 import numpy as np
@@ -18,6 +20,7 @@ import numpy as np
 from tilejit.errors import Report
 from tilejit.ir import nodes
 from tilejit.layout import MEMORY_AXIS, ComposeLayout
+from tilejit.tile import barriers
 from tilejit.tile.affine import THREAD, Affine, IntArray, Number, Symbol, ends
 from tilejit.tile.call import TileCall
 from tilejit.tile.groups import thread_level
@@ -235,111 +238,95 @@ def _two_threads(call: TileCall, value: Affine) -> str | None:
     return None
 
 
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """``count`` indices from ``first`` on, which belong to an axis of ``extent``. ``words``: the fault,
+    of a value of ``first`` that a thread has, or of what may be (None); True: it is below the axis."""
+
+    first: Affine
+    count: int
+    extent: int | nodes.Var
+    name: str
+    rule: str
+    words: Callable[[int | None, bool], str]
+
+
 def bounds(call: TileCall, operand: TensorOperand, report: Report) -> bool:
-    """0 ≤ start and start + extent ≤ dimension, for every active thread; likewise of every axis that
-    the view is a part of."""
-    if not _picks(call, operand, report):
-        return False
-    for d, (start, extent) in enumerate(zip(operand.start_values, operand.extents)):
-        dimension = operand.view.shape[d]
-        if isinstance(dimension, int):
-            known = start.constant
-            if known is not None and 0 <= known <= dimension - extent:
-                continue
-            size = Affine(dimension)
-        else:
-            size = call.evaluator.integer(dimension)
-        above, below = size - start - extent, start
-        if not call.context.prove_nonnegative(below):
-            _report_bound(call, operand, d, start, extent, dimension, below, "low", report)
-            return False
-        if not call.context.prove_nonnegative(above):
-            _report_bound(call, operand, d, start, extent, dimension, above, "high", report)
-            return False
-    return True
-
-
-def _report_bound(
-    call: TileCall,
-    operand: TensorOperand,
-    d: int,
-    start: Affine,
-    extent: int,
-    dimension: int | nodes.Var,
-    slack: Affine,
-    side: str,
-    report: Report,
-) -> None:
-    size = dimension if isinstance(dimension, int) else dimension.name
-    example = counter_example(call, slack, start)
-    if example is not None:
-        where, value = example
-        is_ = f"starts at {value}" if side == "low" else f"ends at {value + extent}"
-        message = f"{operand.name}: dimension {d} {is_}, outside 0..{size}"
-    else:
-        where = f"start {d} is {start}, ranging {_range_text(call, start)}"
-        need = f"{start} ≥ 0" if side == "low" else f"{start} + {extent} ≤ {size}"
-        message = f"{operand.name}: dimension {d} may leave 0..{size}; could not prove {need}"
-    report.error(
-        "tile/bounds",
-        message,
-        span=operand.span,
-        where=where,
-        declared=operand.declared(),
-        contract=f"{PAGE}: region starts participate in bounds checks",
-        help=_bounds_help(call, "this condition holds"),
-    )
-
-
-def _picks(call: TileCall, operand: TensorOperand, report: Report) -> bool:
-    """0 ≤ index and index + count ≤ extent of every axis that the operand's view is a part of."""
+    """0 ≤ first and first + count ≤ extent, for every active thread: of every axis that the view is a
+    part of, then of the region's dimensions."""
+    rule = "an index belongs to its axis, wherever the address lies"
     for pick in operand.view.picks:
-        index, extent = call.evaluator.integer(pick.index), pick.extent
-        if isinstance(extent, int):
-            # As far as ranges tell, for all threads at once: mostly that is enough.
-            low, high = call.context.enclosure(index)
-            if low >= 0 and high + pick.count <= extent:
-                continue
-            size = Affine(extent)
-        else:
-            size = call.evaluator.integer(extent)
-        for slack, side in ((index, "low"), (size - index - pick.count, "high")):
-            if not call.context.prove_nonnegative(slack):
-                _report_pick(call, operand, pick, index, slack, side, report)
-                return False
+        words = partial(_pick_words, operand, pick)
+        index = call.evaluator.integer(pick.index)
+        if not _inside(
+            call, operand, _Part(index, pick.count, pick.extent, "index", rule, words), report
+        ):
+            return False
+    rule = "region starts participate in bounds checks"
+    for d, (start, extent) in enumerate(zip(operand.start_values, operand.extents)):
+        words = partial(_start_words, operand, d)
+        part = _Part(start, extent, operand.view.shape[d], f"start {d}", rule, words)
+        if not _inside(call, operand, part, report):
+            return False
     return True
 
 
-def _report_pick(
-    call: TileCall,
-    operand: TensorOperand,
-    pick: nodes.Pick,
-    index: Affine,
-    slack: Affine,
-    side: str,
-    report: Report,
+def _pick_words(operand: TensorOperand, pick: nodes.Pick, value: int | None, below: bool) -> str:
+    axis = f"axis {pick.axis} of {operand.view.buffer.name}, whose extent is {_size(pick.extent)}"
+    if value is None:
+        return f"an index of .sub may leave {axis}"
+    taken = f"[{value}]" if pick.count == 1 else f"[{value} : {value + pick.count}]"
+    return f".sub{taken} is outside {axis}"
+
+
+def _start_words(operand: TensorOperand, d: int, value: int | None, below: bool) -> str:
+    room = f"0..{_size(operand.view.shape[d])}"
+    if value is None:
+        return f"dimension {d} may leave {room}"
+    is_ = f"starts at {value}" if below else f"ends at {value + operand.extents[d]}"
+    return f"dimension {d} {is_}, outside {room}"
+
+
+def _size(extent: int | nodes.Var) -> int | str:
+    return extent if isinstance(extent, int) else extent.name
+
+
+def _inside(call: TileCall, operand: TensorOperand, part: _Part, report: Report) -> bool:
+    first = part.first
+    if isinstance(part.extent, int):
+        # As far as ranges tell, for all threads at once: mostly that is enough.
+        low, high = call.context.enclosure(first)
+        if low >= 0 and high + part.count <= part.extent:
+            return True
+        size = Affine(part.extent)
+    else:
+        size = call.evaluator.integer(part.extent)
+    for slack, below in ((first, True), (size - first - part.count, False)):
+        if not call.context.prove_nonnegative(slack):
+            _report_outside(call, operand, part, slack, below, report)
+            return False
+    return True
+
+
+def _report_outside(
+    call: TileCall, operand: TensorOperand, part: _Part, slack: Affine, below: bool, report: Report
 ) -> None:
-    size = pick.extent if isinstance(pick.extent, int) else pick.extent.name
-    axis = f"axis {pick.axis} of {operand.view.buffer.name}"
-    example = counter_example(call, slack, index)
+    first = part.first
+    example = counter_example(call, slack, first)
     if example is not None:
         where, value = example
-        taken = f"[{value}]" if pick.count == 1 else f"[{value} : {value + pick.count}]"
-        message = f"{operand.name}: .sub{taken} is outside {axis}, whose extent is {size}"
+        message = part.words(value, below)
     else:
-        where = f"index {index}, ranging {_range_text(call, index)}"
-        need = f"{index} ≥ 0" if side == "low" else f"{index} + {pick.count} ≤ {size}"
-        message = (
-            f"{operand.name}: an index of .sub may leave {axis}, whose extent is {size}; could not "
-            f"prove {need}"
-        )
+        where = f"{part.name} is {first}, ranging {_range_text(call, first)}"
+        need = f"{first} ≥ 0" if below else f"{first} + {part.count} ≤ {_size(part.extent)}"
+        message = f"{part.words(None, below)}; could not prove {need}"
     report.error(
         "tile/bounds",
-        message,
+        f"{operand.name}: {message}",
         span=operand.span,
         where=where,
         declared=operand.declared(),
-        contract=f"{PAGE}: an index belongs to its axis, wherever the address lies",
+        contract=f"{PAGE}: {part.rule}",
         help=_bounds_help(call, "this condition holds"),
     )
 
@@ -552,37 +539,33 @@ def cache_policy(call: TileCall, report: Report) -> None:
 # --- memory
 
 
-BARRIER_BYTES = 8
-"""Size and alignment of an mbarrier."""
-
-
 def barrier_aligned(call: TileCall, mbar: nodes.Expr, report: Report) -> None:
     """An mbarrier whose place in a buffer is known lies where one can be."""
-    if not isinstance(mbar, nodes.Address):
-        return
-    type_ = mbar.buffer.type
-    assert isinstance(type_, nodes.TensorType)
-    modulus, rest = call.context.congruence(call.evaluator.integer(mbar.offset_bytes))
-    wrong = np.asarray(rest) % math.gcd(modulus, BARRIER_BYTES) != 0
-    if type_.align_bytes % BARRIER_BYTES:
-        message = (
-            f"mbar points into {mbar.buffer.name}, which is only known to be aligned to "
-            f"{type_.align_bytes} bytes, expected {BARRIER_BYTES}"
+    message = barriers.misplaced(mbar, call.evaluator)
+    if message is not None:
+        report.error(
+            f"{call.family}/mbar-alignment",
+            message,
+            span=mbar.span or call.span,
+            contract=call.contract,
+            help=barriers.MBARRIER_HELP,
         )
-    elif wrong.all():
-        left = int(np.asarray(rest).flat[0]) % BARRIER_BYTES
-        message = (
-            f"mbar is {left} bytes above a multiple of {BARRIER_BYTES} in {mbar.buffer.name}, "
-            f"expected {BARRIER_BYTES}-byte alignment"
-        )
-    else:
+
+
+def cta_mask(call: TileCall, mask: nodes.Expr, report: Report) -> None:
+    """A mask whose value is known names CTAs of the cluster."""
+    size = math.prod(call.launch.cluster or (1,))
+    low, high = call.context.range(call.evaluator.integer(mask))
+    if high > 0 and low < 1 << size:
         return
+    found = f"{low:#b}" if low == high else f"{low} to {high}"
     report.error(
-        f"{call.family}/mbar-alignment",
-        message,
-        span=mbar.span or call.span,
+        f"{call.family}/cta-mask",
+        f"cta_mask is {found}, expected bits of the {size} CTAs of the cluster",
+        span=mask.span or call.span,
         contract=call.contract,
-        help='T.alloc_shared((stages,), "uint64", align=8) holds barriers',
+        help="bit r stands for the CTA of rank r: T.uint16(0b11) means ranks 0 and 1; launch with "
+        "cluster=…",
     )
 
 
@@ -662,7 +645,7 @@ def aligned(
             span=operand.span,
             declared=operand.declared(),
             contract=call.contract,
-            help=f"declare align={required_bytes}, and pass tensors that are",
+            help=align_help(operand, required_bytes),
         )
         return False
     size = operand.dtype.bytes
@@ -678,6 +661,7 @@ def aligned(
                 span=operand.span,
                 declared=operand.declared(),
                 contract=call.contract,
+                help=f"parts of the buffer start at multiples of {_period_text(operand, layout)}",
             )
             return False
     starts = places[..., :: row or places.shape[2]] * size
@@ -723,6 +707,27 @@ def aligned(
         help=help_,
     )
     return False
+
+
+def align_help(operand: TensorOperand, required_bytes: int) -> str:
+    """What to declare, so that a buffer starts at a multiple of ``required_bytes``."""
+    if operand.space != "shared":
+        return f"declare align={required_bytes}, and pass tensors that are"
+    layout = operand.layout
+    if not isinstance(layout, ComposeLayout):
+        return f"declare it with T.alloc_shared(…, align={required_bytes})"
+    period = layout.period_elems * operand.dtype.bytes
+    return (
+        f"declare it with T.alloc_shared(…, align={max(period, required_bytes)}): its swizzle repeats "
+        f"every {_period_text(operand, layout)}"
+    )
+
+
+def _period_text(operand: TensorOperand, layout: ComposeLayout) -> str:
+    """``1024 bytes (8 rows of 128 bytes)``."""
+    period = layout.period_elems * operand.dtype.bytes
+    row = (operand.dtype.bytes << layout.per_element) << layout.swizzle_len
+    return f"{period} bytes ({period // row} rows of {row} bytes)"
 
 
 def scalar_destination(

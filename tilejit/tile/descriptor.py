@@ -100,6 +100,12 @@ def extract(
             return found
         reasons.append(f"{mode_text(mode)}: {found}")
     operand = laid.operand
+    help_ = (
+        "T.cuda.wgmma_shared_layout(shape, dtype) lays a tile out so; a_major and b_major say "
+        "whether its rows run along K or along M (N)"
+    )
+    if own is not None and operand.buffer_type.align_bytes % period_bytes(own):
+        help_ = contracts.align_help(operand, period_bytes(own))
     report.error(
         f"{call.family}/descriptor",
         f"{operand.name}: no matrix descriptor walks this {'K' if major == 'k' else 'MN'}-major operand",
@@ -107,8 +113,7 @@ def extract(
         where="; ".join(reasons),
         declared=operand.declared(),
         contract=f"{call.contract}: the full address walk is checked",
-        help="T.cuda.wgmma_shared_layout(shape, dtype) lays a tile out so; a_major and b_major say "
-        "whether its rows run along K or along M (N)",
+        help=help_,
     )
     return None
 
@@ -143,7 +148,7 @@ def _in_mode(
     if declared % period_bytes(mode):
         return (
             f"{laid.operand.view.buffer.name} is aligned to {declared} bytes, expected "
-            f"{period_bytes(mode)}"
+            f"{period_bytes(mode)}: {GROUP_ROWS} rows of {row_bytes(mode)} bytes"
         )
     starts = _unswizzled(laid) if mode == own else laid
     places = starts.places * size

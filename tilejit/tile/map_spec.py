@@ -17,6 +17,8 @@ from tilejit.ir import build, linear, nodes, tensor_map
 from tilejit.ir.tensor_map import Number, TensorMapSpec
 from tilejit.ir.walk import descend
 from tilejit.layout import MEMORY_AXIS, Iter
+from tilejit.tile import contracts
+from tilejit.tile.affine import Affine
 from tilejit.tile.call import TensorOperand, TileCall
 from tilejit.tile.region import dimensions
 
@@ -82,12 +84,11 @@ def check_innermost(
     """Innermost elements lie side by side; with interleaving, slices of channels do as well."""
     last = len(strides) - 1
     step = strides[last] if operand.view.shape[last] != 1 else 1
-    known = step if isinstance(step, int) else call.evaluator.integer(step).constant
+    known = _known(call, step)
     if known != 1:
         report.error(
             _code(call, "stride"),
-            f"the innermost stride of {operand.name} is "
-            f"{'a run-time value' if known is None else f'{known} elements'}, expected 1 element",
+            f"the innermost stride of {operand.name} is {_stride_text(known)}, expected 1 element",
             span=operand.span, declared=operand.declared(), contract=call.contract,
             help="of a transposed tensor, .permute(…) in the kernel makes the dimension whose elements lie "
             "side by side the last; of any other, pass a .contiguous() copy",
@@ -106,16 +107,24 @@ def check_innermost(
             span=operand.span, declared=operand.declared(), contract=call.contract,
         )  # fmt: skip
         return False
-    spatial = strides[last - 1]
+    spatial = _known(call, strides[last - 1])
     if operand.view.shape[last - 1] != 1 and spatial != channels:
         report.error(
             _code(call, "stride"),
-            f"the innermost spatial stride of {operand.name} is {spatial} elements, expected "
-            f"{channels}: one slice",
+            f"the innermost spatial stride of {operand.name} is {_stride_text(spatial)}, expected "
+            f"{channels} elements: one slice",
             span=operand.span, declared=operand.declared(), contract=call.contract,
         )  # fmt: skip
         return False
     return True
+
+
+def _known(call: TileCall, value: nodes.Expr | int) -> int | None:
+    return value if isinstance(value, int) else call.evaluator.integer(value).constant
+
+
+def _stride_text(known: int | None) -> str:
+    return "a run-time value" if known is None else f"{known} elements"
 
 
 def described(
@@ -133,6 +142,12 @@ def described(
     )
     for start, stride in zip(operand.starts, strides):
         offset = build.index_add(offset, build.index_mul(start, stride))
+    taken = [("its start", offset)]
+    for d, stride in enumerate(strides[: kept - 1]):
+        if operand.view.shape[d] != 1:
+            taken.append((f"the stride of dimension {d}", stride))
+    if not all([_whole_bytes(call, operand, what, number, report) for what, number in taken]):
+        return None
     base = _number(call, _in_bytes(offset, operand.dtype))
     if base is None:
         report.error(
@@ -169,6 +184,23 @@ def described(
     )  # fmt: skip
 
 
+def _whole_bytes(
+    call: TileCall, operand: TensorOperand, what: str, elements: nodes.Expr | int, report: Report
+) -> bool:
+    """Whether elements, of which a byte may hold several, add up to bytes."""
+    per_byte = max(1, 8 // operand.dtype.bits)
+    value = Affine(elements) if isinstance(elements, int) else call.evaluator.integer(elements)
+    if call.context.divisible(value, per_byte):
+        return True
+    report.error(
+        _code(call, "strides"),
+        f"{operand.name}: {what} is {value} elements of {operand.dtype.bits} bits, expected a multiple "
+        f"of {per_byte}: whole bytes",
+        span=operand.span, declared=operand.declared(), contract=call.contract,
+    )  # fmt: skip
+    return False
+
+
 def _in_bytes(elements: nodes.Expr | int, dtype: dtypes.DType) -> nodes.Expr | int:
     if isinstance(elements, int):
         return elements * dtype.bits // 8
@@ -181,7 +213,7 @@ def _number(call: TileCall, value: nodes.Expr | int) -> Number | None:
     """``value`` as a number or as an expression that a launch can compute."""
     if isinstance(value, int):
         return value
-    known = call.evaluator.integer(value).constant
+    known = _known(call, value)
     if known is not None:
         return known
     for node in descend(value):
@@ -211,7 +243,7 @@ def check_base(
             f"{operand.name} needs a {align}-byte aligned start, but {operand.view.buffer.name} is only "
             f"known to be aligned to {declared} bytes"
         )
-        help_: str | None = f"declare align={align}, and pass tensors that are"
+        help_: str | None = contracts.align_help(operand, align)
     else:
         message = (
             f"{operand.name} starts {known} bytes into {operand.view.buffer.name}, expected a multiple "

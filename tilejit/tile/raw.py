@@ -299,7 +299,10 @@ def _check_immediate(
 
 
 def _is_address_number(spec: OperandSpec, item: nodes.Expr) -> bool:
-    """A uint32 is a shared address; a uint64 is a generic or global one."""
+    """A uint32 is a shared address; a uint64 is a generic or global one, never local: the assembler dies
+    of ``prefetch.local`` at a kernel's parameter."""
+    if spec.space == "local":
+        return False
     wanted = nodes.UINT32 if spec.space.startswith("shared") else nodes.UINT64
     return item.type == wanted
 

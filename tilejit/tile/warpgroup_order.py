@@ -1,8 +1,8 @@
 """wgmma in the order of the program: registers that are certainly touched too early or without a fence.
 
-Statements are followed from the function's start, loops through their first round; where two ways meet,
-only what holds on both is kept. So a report is certain, and silence proves nothing: the simulator follows
-every way. Register tiles count as a whole, and only where wgmma uses all of them.
+Statements are followed from the function's start, and reports are of loops' first rounds; where several
+ways meet, only what holds on all of them is kept. So a report is certain, and silence proves nothing: the
+simulator follows every way. Register tiles count as a whole, and only where wgmma uses all of them.
 
 Source: PTX ISA, "wgmma.fence", "wgmma.wait_group". Not here: one instruction's operands (``families``).
 """
@@ -31,8 +31,10 @@ class _State:
     touched: frozenset[str] = frozenset()
     groups: tuple[frozenset[str], ...] | None = (frozenset(),)
 
-    def joined(self, other: _State) -> _State:
-        """What holds on both ways."""
+    def joined(self, other: _State | None) -> _State:
+        """What holds on both ways; None: there is no other."""
+        if other is None:
+            return self
         return _State(
             self.fenced if self.fenced == other.fenced else None,
             self.touched & other.touched,
@@ -55,26 +57,71 @@ def _is_wgmma(call: nodes.Call) -> bool:
 
 
 @dataclass(slots=True)
+class _Ways:
+    """The ways out of a round of a loop: to its next round, and behind the loop."""
+
+    on: list[_State] = field(default_factory=list)
+    out: list[_State] = field(default_factory=list)
+
+
+@dataclass(slots=True)
 class _Order:
+    """A state is None where no way leads."""
+
     report: Report
     told: set[tuple[str, str]] = field(default_factory=set)
+    loops: list[_Ways] = field(default_factory=list)
+    later_rounds: int = 0
 
-    def block(self, block: nodes.Block, state: _State) -> _State:
+    def block(self, block: nodes.Block, state: _State | None) -> _State | None:
         for statement in block:
+            if state is None:
+                return None
             state = self._statement(statement, state)
         return state
 
-    def _statement(self, s: nodes.Stmt, state: _State) -> _State:
+    def _statement(self, s: nodes.Stmt, state: _State) -> _State | None:
         match s:
             case nodes.If(condition=condition, then=then, orelse=orelse):
                 state = self._accesses((condition,), state, s.span)
-                return self.block(then, state).joined(self.block(orelse, state))
-            case nodes.For(body=body) | nodes.While(body=body):
-                return state.joined(self.block(body, state))
+                return _met((self.block(then, state), self.block(orelse, state)))
+            case nodes.For(start=start, stop=stop, body=body):
+                state = self._accesses((start, stop), state, s.span)
+                return self._loop(body, state, may_end=True)
+            case nodes.While(body=body):
+                return self._loop(body, state, may_end=False)
+            case nodes.Break():
+                self.loops[-1].out.append(state)
+                return None
+            case nodes.Continue():
+                self.loops[-1].on.append(state)
+                return None
+            case nodes.Return():
+                return None
             case nodes.Evaluate(call=call) if call.op in ("tile.apply", "ptx") and _is_wgmma(call):
                 return self._wgmma(call, state)
             case _:
                 return self._accesses((s,), state, s.span)
+
+    def _loop(self, body: nodes.Block, state: _State, *, may_end: bool) -> _State | None:
+        """What holds behind a loop. ``may_end``: before any round, not at a ``break`` only."""
+        ways = self._round(body, state)
+        at_head = state.joined(_met(ways.on))
+        self.later_rounds += 1
+        while at_head != state:
+            state = at_head
+            ways = self._round(body, state)
+            at_head = state.joined(_met(ways.on))
+        self.later_rounds -= 1
+        return _met((*ways.out, at_head if may_end else None))
+
+    def _round(self, body: nodes.Block, state: _State) -> _Ways:
+        self.loops.append(_Ways())
+        end = self.block(body, state)
+        ways = self.loops.pop()
+        if end is not None:
+            ways.on.append(end)
+        return ways
 
     # --- wgmma
 
@@ -101,7 +148,7 @@ class _Order:
             done = isinstance(pending, nodes.Const) and pending.value == 0
             return replace(state, groups=(frozenset(),) if done else None)
         *closed, open_ = state.groups
-        kept = closed[len(closed) - int(pending.value) :] if pending.value else []
+        kept = closed[max(0, len(closed) - int(pending.value)) :]
         return replace(state, groups=(*kept, open_))
 
     def _check_fence(self, call: nodes.Call, d: str | None, state: _State) -> None:
@@ -134,9 +181,18 @@ class _Order:
         return replace(state, touched=state.touched | touched)
 
     def _tell(self, code: str, message: str, span: Span | None, help_: str) -> None:
-        if (code, message) not in self.told:
+        if not self.later_rounds and (code, message) not in self.told:
             self.told.add((code, message))
             self.report.error(code, message, span=span, contract=PAGE, help=help_)
+
+
+def _met(states: Iterable[_State | None]) -> _State | None:
+    """What holds where ways meet."""
+    met: _State | None = None
+    for state in states:
+        if state is not None:
+            met = state.joined(met)
+    return met
 
 
 def _local(node: nodes.Load | nodes.Store | nodes.View) -> bool:

@@ -63,7 +63,8 @@ def compute(form: Form, inputs: list[BitArray]) -> list[BitArray]:
         raise ValueError(f"{form.spelling} reads {len(words)} registers, given {len(inputs)}")
     given = [np.asarray(x).astype(word, copy=False) for x, word in zip(inputs, words)]
     shape = np.broadcast_shapes(*(x.shape for x in given))
-    flat = [np.atleast_1d(np.broadcast_to(x, shape)) for x in given]
+    # A view that broadcasts costs as much as most models do.
+    flat = [np.atleast_1d(x if x.shape == shape else np.broadcast_to(x, shape)) for x in given]
     with np.errstate(all="ignore"):
         return [result.reshape(shape) for result in run(flat)]
 
