@@ -1,7 +1,7 @@
 """Timing and reporting shared by the benchmarks.
 
 Interleaved: in every round each contender of a case runs a block of calls between two CUDA events,
-in rotating order, after a warm-up. The figure is the median over rounds, the spread its quartiles.
+in rotating order, behind one more that does not count, after a warm-up. The figure is the median over rounds, the spread its quartiles.
 
 Sustained: each contender alone, until the card's clock has settled under its load, then measured;
 all of them forwards, then backwards. Matrix kernels hold the card at its power limit, where the one
@@ -176,6 +176,7 @@ def _settled(run: Callable[[], Any], settle_seconds: float, clock: Clock) -> flo
 
 def _by_events(run: Callable[[], Any], calls: int, blocks: int = 1) -> list[float]:
     events = [torch.cuda.Event(enable_timing=True) for _ in range(blocks + 1)]
+    run()  # so that the card is busy while the host prepares the first call that counts
     events[0].record()
     for event in events[1:]:
         for _ in range(calls):

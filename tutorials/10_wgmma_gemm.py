@@ -525,10 +525,10 @@ if __name__ == "__main__":
 #
 # | step | TFLOP/s at 4096³ | of torch.mm |
 # |---|---|---|
-# | a: wgmma m64n128, TMA, one stage | 403 | 0.60 |
-# | b: a ring of stages | 414 | 0.62 |
-# | c: producer and consumers, 128 × 256 | 590 | 0.88 |
-# | d: stmatrix and TMA stores | 642 | 0.96 |
-# | e: persistent, tiles in groups | 676 | 1.01 |
-# | kernels.matmul | 681 | 1.01 |
+# | a: wgmma m64n128, TMA, one stage | 400 | 0.60 |
+# | b: a ring of stages | 414 | 0.63 |
+# | c: producer and consumers, 128 × 256 | 582 | 0.87 |
+# | d: stmatrix and TMA stores | 633 | 0.95 |
+# | e: persistent, tiles in groups | 666 | 1.00 |
+# | kernels.matmul | 664 | 1.01 |
 # <!-- end of ladder -->

@@ -60,8 +60,8 @@ print("rows came from the CTAs", (y[:, 0] / 64).int().tolist())
 
 # %% [markdown]
 # Without either barrier a GPU gives right numbers nearly always: CTAs of a cluster start and end at about the same
-# time. The simulator reports what nothing orders: that the neighbour has written what is read, and that it is still
-# there.
+# time. The simulator reports what nothing orders: that the neighbour has started (`sim/cluster-not-started`) and has
+# written what is read, and that it is still there.
 
 
 # %%
@@ -242,3 +242,7 @@ for ctas, warps in ((8, 8), (4, 16), (2, 16)):
 # The reduction ends without a barrier of the cluster, for the reason given with `rotate_async`: a CTA that has all
 # its slots is one into which nobody reaches any more. With a second round that would not hold: a slot may be written
 # again only after all warps of its CTA have read it. `cluster_reduce.release` says so to the senders, on `empty`.
+#
+# `kernels.softmax` and `kernels.norm` take long rows so, round after round: their clusters stay for the whole launch, load
+# the next rows while they exchange, and draw the number of each row from a counter instead of taking every n-th, since
+# SMs do not get equal shares of the memory's rate (`docs/adr/0012-rows-are-drawn.md`).

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import tilejit as tile
+from tests.sim.written import kernel, reports
 from tests.tile import kit
 from tests.tile.kit import apply, buffer, codes, hw, i32, issues, region, text, whole
 from tilejit import T
@@ -891,6 +892,10 @@ def by_pointer(
             T.ptx[load(2)](
                 s.ptr_to([0, 0]), map_.ptr_to([0]), (T.int32(4), T.int32(2)), mbar.ptr_to([0])
             )
+        elif c == "raw literals":
+            T.ptx[load(2)](s.ptr_to([0, 0]), map_.ptr_to([0]), (4, 2), mbar.ptr_to([0]))
+        elif c == "raw literals in a row":
+            T.ptx[load(2)](s.ptr_to([0, 0]), map_.ptr_to([0]), 4, 2, mbar.ptr_to([0]))
         else:
             T.cuda.tile.apply(T.ptx[load(2)], s, map_.ptr_to([0]), box=(8, 32), coords=(2, 4), swizzle=3,
                               mbar=mbar.ptr_to([0]))  # fmt: skip
@@ -899,7 +904,7 @@ def by_pointer(
         Y[i, t] = s[i, t]
 
 
-@pytest.mark.parametrize("how", ["tile", "raw"])
+@pytest.mark.parametrize("how", ["tile", "raw", "raw literals", "raw literals in a row"])
 def test_a_map_that_the_caller_encoded(how: str, device: str) -> None:
     x = torch.arange(12 * 40, dtype=torch.float32, device=device).reshape(12, 40)
     map_ = tile.encode_tensor_map(x, box=(8, 32), swizzle=3)
@@ -909,6 +914,23 @@ def test_a_map_that_the_caller_encoded(how: str, device: str) -> None:
     y = torch.zeros(8, 32, device=device)
     by_pointer(aligned, x, y, how)
     assert torch.equal(y.cpu(), x.cpu()[2:10, 4:36])
+
+
+@pytest.mark.parametrize("how", ["({}, {})", "{}, {}"])
+@pytest.mark.parametrize("c", [-8, 4, "1 << 40", 2.0, "T.uint32(4)"])
+def test_literal_coordinates_are_int32(how: str, c: Any) -> None:
+    text = f"""
+def k(map_: T.Tensor((128,), "uint8", align=64)):
+    T.device_entry(launch=T.cuda.LaunchConfig(grid=1, block=1))
+    T.ptx["{PREFETCH}"](map_.ptr_to([0]), {how.format(c, 0)})
+"""
+    map_ = tile.encode_tensor_map(torch.zeros(12, 40), box=(8, 32))
+    if c in (-8, 4):
+        assert reports(kernel(text), map_) == []
+        return
+    (fault,) = reports(kernel(text), map_)
+    found = {"1 << 40": "int64", 2.0: "float32"}.get(c, "uint32")
+    assert f"coordinate 0 of {PREFETCH} is {found}, expected int32" in fault.message
 
 
 def test_bytes_that_are_no_map_are_a_fault() -> None:

@@ -104,3 +104,71 @@ def test_a_decision_about_a_branch_before_the_loop_starts_the_kernel_again() -> 
     assert results(make(text, note=note), n=3)[0] == 3
     assert results(make(text, note=note), n=2)[0] == 14
     assert len(seen) == 4
+
+
+JUMPS_FORGOTTEN = {
+    # Before z is carried it is a constant there, and only then are the jumps lowered.
+    "from an inner loop": """
+    def f(m):
+        for o in range(m):
+            for i in T.unroll(2):
+                if m > 5:
+                    z = 1
+                    if not hasattr(z, "dtype"):
+                        if m == 100:
+                            return 7
+                else:
+                    z = 2
+                out[0] += z
+        return 3
+    out[1] = f(n)
+""",
+    "before the else of an inner loop": """
+    def f(m):
+        z = 5
+        for o in range(m):
+            for i in range(m):
+                z = 1
+                if not hasattr(z, "dtype"):
+                    if m == 100:
+                        return 7
+                z = i
+            else:
+                out[0] += z
+        return 3
+    out[1] = f(n)
+""",
+}
+
+
+@pytest.mark.parametrize("body", JUMPS_FORGOTTEN.values(), ids=JUMPS_FORGOTTEN)
+def test_jumps_that_are_not_there_any_more(body: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    test_the_same_kernel_as_from_the_start(body, monkeypatch)
+
+
+VIEW = """
+def k(out, n):
+    note()
+    def f(m):
+        x = 0
+        while True:
+            w = x + m
+            if w > 3:
+                return out.sub[w % 4 : w % 4 + 1]
+            x = x + 1
+    v = f(n)
+    v[0] = 5
+"""
+
+
+def test_a_returned_view_is_forgotten_with_the_loop() -> None:
+    """While x is a constant, w is n, and so is where the view begins."""
+    seen: list[str] = []
+
+    def note() -> None:
+        seen.append("before")
+
+    assert results(make(VIEW, note=note), n=1) == [5, 0, 0, 0, 0, 0, 0, 0]
+    assert len(seen) == 3, (
+        "f's result and jump are decisions about the kernel, that x is carried is not"
+    )

@@ -306,6 +306,9 @@ def test_refused_inputs() -> None:
         attention(q, k.bfloat16(), v)
     with pytest.raises(ValueError, match="v is NoneType, expected a dense torch.Tensor"):
         attention(q, k, None)
+    for causal in ("no", 1, None):
+        with pytest.raises(ValueError, match="causal is .*, expected True or False"):
+            attention(q, k, v, causal=causal)
     for scale in (0.0, -1.0, math.inf, math.nan, 1e-45, 3e38):
         with pytest.raises(ValueError, match="expected a positive number"):
             attention(q, k, v, scale=scale)

@@ -109,6 +109,59 @@ def test_what_tma_cannot_address(device: str, size: tuple[int, int, int]) -> Non
     assert len(tma.matmul_tma.variants) == before
 
 
+@pytest.mark.parametrize("majors", MAJORS, ids=lambda m: "".join("MK"[x] for x in m))
+@pytest.mark.parametrize("size", [(33, 41, 65), (64, 24, 20), (72, 130, 64), (7, 9, 64)], ids=str)
+def test_copies_to_where_tma_can_address(
+    device: str,
+    size: tuple[int, int, int],
+    majors: tuple[bool, bool],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As if ``matmul_mma`` took for ever. Nothing beside the result's rows is written."""
+    need_hopper(device)
+    monkeypatch.setattr(tma, "_MMA_RATE", dict.fromkeys((2, 4, 8), 1.0))
+    monkeypatch.setattr(tma.matmul_mma, "matmul", None)
+    tma._prepared.cache_clear()
+    m, n, _ = size
+    a, b = operands(*size, torch.float16, device, majors)
+    room = torch.full((m, n + 3), 7.0, dtype=torch.float16, device=device)
+    bias = torch.linspace(-1, 1, n, device=device)
+    out = room[:, :n]
+    assert matmul(a, b, bias=bias, activation="relu", out=out) is out
+    assert_near(out, (a.double() @ b.double() + bias).relu())
+    assert (room[:, n:] == 7.0).all()
+    assert_near(matmul(a, b), a.double() @ b.double())
+    tma._prepared.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("size", "pays"),
+    [
+        ((4097, 4095, 4099), True),
+        ((4098, 4098, 4098), True),
+        ((4100, 4100, 4100), True),
+        ((4096, 4096, 4097), True),
+        ((1025, 1023, 1027), False),
+        ((513, 511, 513), False),
+        ((1, 65537, 65537), False),
+    ],
+    ids=str,
+)
+def test_where_copies_pay(size: tuple[int, int, int], pays: bool) -> None:
+    """As was measured, the last one apart, which would read B three times."""
+    m, n, k = size
+    a, b = (
+        Facts(shape, (shape[1], 1), torch.bfloat16, torch.device("cpu"), 0)
+        for shape in ((m, k), (n, k))
+    )
+    call = tma._prepared(a, b._replace(shape=(k, n), strides=(1, k)), None, None)
+    assert (call is not None) == pays
+    if call is not None:
+        assert [rows.pitch_elems is None for rows in (call.a, call.b, call.c)] == [
+            k % 8 == 0, k % 8 == 0, n % 8 == 0,
+        ]  # fmt: skip
+
+
 def test_a_gpu_without_wgmma_is_left_to_mma(monkeypatch: pytest.MonkeyPatch) -> None:
     class Properties:
         major, minor, multi_processor_count = 9, 0, 132
@@ -257,6 +310,10 @@ def test_what_is_no_plan_is_refused() -> None:
         ({"sms": 0}, "sms is 0, expected a positive integer"),
         ({"stages": 2.0}, r"stages is 2\.0"),
         ({"in_flight": 2}, "2 wgmma groups in flight"),
+        ({"in_flight": True}, "True wgmma groups in flight"),
+        ({"ping_pong": 1}, "ping_pong is 1, expected True or False"),
+        ({"a_k_major": "no"}, "a_k_major is 'no', expected True or False"),
+        ({"b_k_major": None}, "b_k_major is None"),
         ({"in_flight": 1, "stages": 1}, "1 stage and 1 wgmma group"),
         ({"slabs_at_once": 3}, "4 slabs, expected a multiple of slabs_at_once = 3"),
         ({"order": "spiral"}, "order is 'spiral', expected grouped, snake, hilbert"),

@@ -7,7 +7,7 @@ import itertools
 import pytest
 import torch
 
-from tilejit.kernels.operands import apart, facts_of, same_device
+from tilejit.kernels.operands import apart, check_flag, facts_of, has_memory, same_device
 
 
 def addresses(tensor: torch.Tensor) -> set[int]:
@@ -48,6 +48,33 @@ def test_apart_is_exact() -> None:
 def test_tensors_without_memory_are_apart() -> None:
     a = torch.empty(4, device="meta")
     apart("a", a, a)
+    seen = []
+
+    def functional(x: torch.Tensor) -> torch.Tensor:
+        apart("x", x, x)
+        seen.append(has_memory(x))
+        return x
+
+    torch.func.functionalize(functional)(torch.ones(4))
+    assert seen == [False]
+    assert has_memory(torch.ones(4)) and not has_memory(a)
+
+
+def test_a_tensor_of_torch_func_is_refused() -> None:
+    def mapped(x: torch.Tensor) -> torch.Tensor:
+        with pytest.raises(ValueError, match="x is a tensor without memory of its own"):
+            facts_of("x", x)
+        return x
+
+    torch.func.vmap(mapped)(torch.ones(2, 2))
+
+
+def test_flags() -> None:
+    check_flag("causal", True)
+    check_flag("causal", False)
+    for value in (1, 0, None, "no", torch.tensor(True)):
+        with pytest.raises(ValueError, match="causal is .*, expected True or False"):
+            check_flag("causal", value)
 
 
 def test_facts() -> None:

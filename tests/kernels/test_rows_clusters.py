@@ -3,7 +3,7 @@ choice of the large ones."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 import torch
@@ -174,8 +174,8 @@ def test_any_number_of_rows(hopper: str, height: int) -> None:
     check("softmax", torch.float32, small_plan(torch.float32, 64), height, hopper)
 
 
-@pytest.mark.parametrize("teams", [1, 2, 3])
-@pytest.mark.parametrize("height", [5, 16, 17, 31])
+@pytest.mark.parametrize("teams", [1, 2, 3, 4])
+@pytest.mark.parametrize("height", [5, 17, 18, 31])
 def test_rows_that_are_drawn(hopper: str, height: int, teams: int) -> None:
     """More rows than clusters know by their number, over and over with one counter."""
     plan = small_plan(torch.float32, 70, stages=2, clusters=2, teams=teams)
@@ -196,11 +196,39 @@ def test_any_order_of_draws(kernel: rows.Kernel, seed: int) -> None:
 
 
 @pytest.mark.parametrize("stages", range(2, 12))
-@pytest.mark.parametrize("teams", [1, 2, 3])
+@pytest.mark.parametrize("teams", [1, 2, 3, 4])
 def test_rows_are_drawn_before_the_ring_wants_them(stages: int, teams: int) -> None:
-    plan = replace(small_plan(torch.float32, 3 * 64 + 9, stages=stages, teams=teams))
+    plan = small_plan(torch.float32, 3 * 64 + 9, stages=stages, teams=teams)
     assert plan.lookahead % teams == 0
-    assert plan.lookahead >= plan.rows_in_ring + (1 if teams == 1 else 3)
+    assert plan.rows_in_ring + teams <= plan.lookahead < plan.rows_in_ring + 2 * teams
+
+
+RINGS = [(teams, stages) for teams in (1, 2, 3, 4) for stages in (2, 9)]
+"""Of rows of three steps: what comes next in the ring is of the row after, or of the third after."""
+
+
+@pytest.mark.parametrize(("teams", "stages"), RINGS)
+def test_every_team_knows_its_rows_in_time(teams: int, stages: int) -> None:
+    plan = small_plan(torch.float32, 2 * 64 + 9, 1, 64, 1, stages, 1, teams=teams)
+    for seed in (1, 2):
+        with tile.simulation(seed=seed):
+            check("softmax", torch.float32, plan, 2 * plan.lookahead + 3, "cpu")
+
+
+class DrawnLater(ClusterPlan):
+    """Each team draws one of its rows too late."""
+
+    @property
+    def lookahead(self) -> int:
+        return super().lookahead - self.teams
+
+
+@pytest.mark.parametrize(("teams", "stages"), RINGS)
+def test_a_row_that_is_drawn_too_late_is_reported(teams: int, stages: int) -> None:
+    plan = small_plan(torch.float32, 2 * 64 + 9, 1, 64, 1, stages, 1, teams=teams)
+    late = DrawnLater(**{f.name: getattr(plan, f.name) for f in fields(plan)})
+    with pytest.raises(tile.SimulationFault, match=r"sim/(race|unwritten-read)"):
+        check("softmax", torch.float32, late, 2 * plan.lookahead + 3, "cpu")
 
 
 @pytest.mark.parametrize("kernel", KERNELS)

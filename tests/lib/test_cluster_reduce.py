@@ -138,6 +138,13 @@ def unreleased_rounds(X, Y, ctas: T.constexpr):
             T.ptx["mbarrier.arrive.release.cluster.shared::cluster.b64"](T.ptx.SINK, there)
 
 
+def test_slots_that_are_no_power_of_two_are_refused() -> None:
+    """Of 40 slots, 32 lanes would each combine one."""
+    x = numbers(1, 8, 160, torch.float32)
+    with pytest.raises(tile.SyntaxUnsupported, match="the number of slots is a power of two"):
+        reduce_rounds(x, torch.empty_like(x), COMBINE["add"], 8, 5, 0)
+
+
 def test_a_release_needs_all_readers() -> None:
     """What ``release`` joins its threads for: without that, words of the next round may overtake."""
     x = numbers(2, 2, 64, torch.float32)

@@ -454,6 +454,22 @@ def test_tensors_elsewhere_are_python_s(machine: Gpu) -> None:
         k(object())
 
 
+def test_a_tensor_without_memory_meets_no_plan(machine: Gpu) -> None:
+    """Its null address is aligned like any other: a storage that was taken away, a fake tensor."""
+
+    def static(X: T.Tensor(("N",))): ...
+
+    def dynamic(X: T.Tensor((T.dynamic("N"),))): ...
+
+    for function in (static, dynamic):
+        k = jit(function)
+        warm(machine, k, cuda_tensor(8))
+        launches = len(machine.recorder.launches)
+        with pytest.raises(LaunchError, match="has no memory to read"):
+            k(cuda_tensor(8, address=0))
+        assert len(machine.recorder.launches) == launches
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_any_sequence_of_calls(machine: Gpu, seed: int) -> None:
     """The plan of each call is the one of its signature, whatever was called before."""

@@ -264,3 +264,4 @@ def test_empty_and_fake_tensors_are_refused() -> None:
         return x
 
     torch.func.vmap(mapped)(torch.empty(2, 4, 4))
+    torch.func.functionalize(mapped)(torch.empty(4, 4))

@@ -618,6 +618,41 @@ if warp == 0:
         assert y[0] == 200
 
 
+COUNTS = """
+if warp == 0:
+    over[0] = False
+    tries, side = 0, 0
+    while not over[0] and tries < {most}:
+        {kind}(over[0], full.ptr_to([side]), T.uint32(0))
+        {turn}
+    Y[lane] = T.float32(tries)
+    if lane == 0:
+        arrive(SINK, full.ptr_to([1]))
+elif lane == 0:
+    wait(full.ptr_to([1]), 0)
+"""
+
+
+@pytest.mark.parametrize("kind", ["try_wait", "test_wait"])
+@pytest.mark.parametrize(
+    ("turn", "most", "code"),
+    [("tries += 1", 300, ""), ("tries += 1", 10**9, "sim/step-limit"), ("side = 1 - side", 300, "sim/deadlock")],
+    ids=["gives-up", "counts", "toggles"],
+)  # fmt: skip
+def test_a_poller_whose_turns_differ_is_no_deadlock(
+    kind: str, turn: str, most: int, code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may give up after more turns than those after which others are taken for stuck."""
+    monkeypatch.setattr(schedule, "MAX_IDLE_ROUNDS", 64)
+    body = ready() + COUNTS.format(kind=kind, turn=turn, most=most)
+    for seed in SEEDS:
+        x, y = tensors()
+        got = reports(program(body), x, y, 0, seed=seed, step_limit=10_000)
+        assert [d.code for d in got] == ([code] if code else [])
+        assert code != "sim/step-limit" or "`full[0]`" in got[0].message
+        assert code or y[0] == most
+
+
 def test_polling_does_not_use_up_the_step_limit() -> None:
     body = (
         ready(1)

@@ -6,7 +6,6 @@ when bytes move in the simulator (``sim.transfers``), tensor copies.
 
 from __future__ import annotations
 
-import math
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -207,7 +206,7 @@ def _check_rank(call: TileCall, rank: nodes.Expr, report: Report) -> None:
             span=rank.span or call.span, contract=CONTRACT, help=_HELP["remote_cta_id"],
         )  # fmt: skip
         return
-    size = math.prod(call.launch.cluster or (1,))
+    size = call.launch.cluster_ctas
     low, high = call.context.range(call.evaluator.integer(rank))
     if high >= 0 and low < size:
         return

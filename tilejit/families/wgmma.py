@@ -47,7 +47,7 @@ from tilejit.tile.fragments import (
     warpgroup_collective,
 )
 from tilejit.tile.region import Walk
-from tilejit.tile.register_budget import OTHER_REGISTERS
+from tilejit.tile.register_budget import OTHER_REGISTERS, at_launch
 
 CONTRACT = "docs/contract/wgmma.md"
 
@@ -79,7 +79,6 @@ A_REGISTERS = 4
 ROW_BYTES = 4 * A_WORDS
 """A row of A or B along K, whatever its type."""
 
-REGISTERS_OF_SM = 65536
 MAX_REGISTERS = 255
 
 STORED: dict[str, DType] = {
@@ -190,8 +189,7 @@ def _check_one_instruction(call: TileCall, form: Form, report: Report) -> None:
     """One instruction fits into the registers that threads start with: ``setmaxnreg`` comes too late for
     the assembler, which gives every instruction of the kernel as many."""
     launch = call.launch
-    shared_out = REGISTERS_OF_SM // (launch.threads * launch.min_blocks_per_sm) // 8 * 8
-    limit = min(MAX_REGISTERS, launch.max_registers_per_thread or shared_out)
+    limit = min(MAX_REGISTERS, at_launch(launch, call.target))
     accumulators, words = form.operands[0].lanes, A_REGISTERS * _in_registers(form)
     if accumulators + words + OTHER_REGISTERS > limit:
         block = f"the {launch.threads} threads of this block have {limit} each"
@@ -330,8 +328,8 @@ def _advise(trial: Report, recipe: str, report: Report) -> None:
 
 def _register_recipe(call: TileCall, form: Form, position: int) -> str:
     """The declaration of a register operand, its layout included."""
-    shape, axes = shape_of(form), f"{matrices.AXES[NAMES[position]][0]}_repeat, "
-    axes += f"{matrices.AXES[NAMES[position]][1]}_repeat"
+    shape = shape_of(form)
+    axes = ", ".join(f"{axis}_repeat" for axis in matrices.AXES[NAMES[position]])
     groups = ", ".join(map(str, call.group.warpgroups.shape))
     lead, more = (f"{groups}, ", f", warpgroups=({groups},)") if groups else ("", "")
     if position == 0 and shape.d_type != "f16":

@@ -491,7 +491,7 @@ def typed_literal(lw: Lowering, value: Any, specs: list[OperandSpec]) -> ir.Cons
 def _literal_dtype(value: Any, spec: OperandSpec) -> DType | None:
     if spec.kind == "pred":
         return dtypes.bool_
-    if spec.kind == "imm":
+    if spec.kind in ("imm", "map"):  # of a tensor map: a coordinate
         return dtypes.int32 if isinstance(value, int) and abs(value) < 1 << 31 else None
     scalar = ptx_types.scalar_type(spec.type)
     if scalar is not None:
@@ -556,7 +556,8 @@ def raw_ptx(
         lw.refuse("arguments", f"{instruction}: unknown keyword {unknown[0]!r}",
                   help="raw instructions take pred= and preserve_dst=")  # fmt: skip
     args = _with_sink(args, forms)
-    items = tuple(_raw_operand(lw, v, _specs(forms, i, len(args))) for i, v in enumerate(args))
+    operands = _raw_specs(forms, args)
+    items = tuple(_raw_operand(lw, value, specs) for value, specs in zip(args, operands))
     keywords = []
     if kwargs.get("pred") is not None:
         test = operators.typed(lw, operators.truth(lw, kwargs["pred"]))
@@ -570,13 +571,34 @@ def raw_ptx(
         span=lw.here(),
     )  # fmt: skip
     lw.emit(ir.Evaluate(call, span=lw.here()))
-    _mark_written(lw, items, forms)
+    _mark_written(lw, items, operands)
 
 
-def _mark_written(lw: Lowering, items: tuple[Any, ...], forms: tuple[Form, ...]) -> None:
+def _raw_specs(forms: tuple[Form, ...], args: list[Any]) -> list[list[OperandSpec]]:
+    """The operands that each argument may be one of, or a part of."""
+    spread = [specs for form in forms if (specs := _spread(form, args)) is not None]
+    return [[specs[i] for specs in spread] or _specs(forms, i, len(args)) for i in range(len(args))]
+
+
+def _spread(form: Form, args: list[Any]) -> list[OperandSpec] | None:
+    """The operand of each argument, where registers and a tensor map's coordinates may stand one after
+    another or in a group; None where the form takes another number of arguments."""
+    specs: list[OperandSpec] = []
+    for spec in form.operands:
+        if spec.optional and len(specs) == len(args):
+            break
+        if spec.kind == "map":
+            specs.append(spec)
+        grouped = len(specs) < len(args) and isinstance(args[len(specs)], tuple | list)
+        spreads = spec.kind in ("map", "reg", "pred") and not grouped
+        specs += [spec] * (spec.lanes if spreads else 1)
+    return specs if len(specs) == len(args) else None
+
+
+def _mark_written(lw: Lowering, items: tuple[Any, ...], operands: list[list[OperandSpec]]) -> None:
     """Variables that the instruction writes are not immutable."""
-    for item, spec in zip(items, forms[0].operands):
-        if "w" in spec.direction:
+    for item, specs in zip(items, operands):
+        if any("w" in spec.direction for spec in specs):
             for part in item.items if isinstance(item, ir.Tuple) else (item,):
                 if isinstance(part, ir.Var):
                     lw.mutable.add(part.name)

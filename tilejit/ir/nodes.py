@@ -26,6 +26,7 @@ Not here: contracts (families), well-formedness (``ir.wellformed``), printing (`
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -506,10 +507,12 @@ class LaunchConfig:
 
     @property
     def threads(self) -> int:
-        total = 1
-        for extent in self.block:
-            total *= extent
-        return total
+        return math.prod(self.block)
+
+    @property
+    def cluster_ctas(self) -> int:
+        """CTAs of a cluster; 1 where there are none."""
+        return math.prod(self.cluster or ())
 
 
 @dataclass(frozen=True, slots=True)

@@ -585,12 +585,13 @@ def attention(q, k, v, *, causal=False, scale=None, out=None):
     """
     import torch
 
+    operands.check_flag("causal", causal)
     call = _prepared(
         facts_of("q", q),
         facts_of("k", k),
         facts_of("v", v),
         None if out is None else facts_of("out", out),
-        bool(causal),
+        causal,
     )
     scale = q.shape[3] ** -0.5 if scale is None else float(scale)
     if not SCALES[0] <= scale <= SCALES[1]:

@@ -14,8 +14,8 @@ An operand whose rows run along K is K-major: A as given, B transposed. Otherwis
 (or N); slices are then *panels*, 64 elements of M (or N) wide. TMA fills what lies beyond a matrix with
 zeros and does not store it.
 
-What TMA cannot address, and other GPUs, get ``kernels.matmul_mma``. Not here: what the tile shapes cost
-(``benchmarks/notes.md``).
+What TMA cannot address is copied to where it can, where that pays; else, and on other GPUs,
+``kernels.matmul_mma`` computes. Not here: what the tile shapes cost (``benchmarks/notes.md``).
 """
 
 from __future__ import annotations
@@ -23,10 +23,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
+from typing import NamedTuple
 
 from tilejit import T, jit
 from tilejit.kernels import matmul_mma, operands, products, scratch
 from tilejit.kernels.operands import Facts, facts_of
+from tilejit.kernels.products import View, passed
 from tilejit.lib import epilogue, packed, ring, roles, schedulers, split_sums
 
 TILE_K = 64
@@ -73,6 +75,8 @@ class TmaPlan:
 
     def __post_init__(self) -> None:
         products.check_plan(self, _COUNTS)
+        for name in ("ping_pong", "a_k_major", "b_k_major"):
+            operands.check_flag(name, getattr(self, name))
         if self.order not in schedulers.ORDERS:
             raise ValueError(f"order is {self.order!r}, expected {', '.join(schedulers.ORDERS)}")
         if self.ping_pong and self.consumers != 2:
@@ -437,8 +441,8 @@ def workspace(plan: TmaPlan, device):
     if plan.parts == 1:
         return None, None
     shape = plan.slots_shape
-    partials = scratch.kept(shape, torch.float32, device)
-    return partials, scratch.kept(shape[:2], torch.int32, device)
+    partials = scratch.empty(shape, torch.float32, device)
+    return partials, scratch.zeros(shape[:2], torch.int32, device)
 
 
 # --- which plan
@@ -535,14 +539,63 @@ def _addressable(matrix: Facts) -> bool:
     return (matrix.address | pitch * matrix.dtype.itemsize) % 16 == 0
 
 
+_MMA_RATE = {2: 37e12, 4: 100e12, 8: 115e12}
+"""Multiply-adds a second of ``matmul_mma``, by the bytes that rows start at multiples of."""
+_WGMMA_RATE = 300e12
+_COPY_RATE = 1.5e12
+"""Bytes a second, read and written, of a copy to other distances between rows."""
+_COPY_SECONDS = 14e-6
+"""Of a copy beside that, mostly the host's."""
+
+
+def _copies_pay(m: int, n: int, k: int, copied: list[Facts]) -> bool:
+    """Is it faster to copy these matrices to where TMA can address them, and C back, than to leave the
+    product to ``matmul_mma``? All of them 16-bit."""
+    bits = 16
+    for matrix in copied:
+        bits |= matrix.address | 2 * products.launched(matrix)[1][0]
+    elems = sum(math.prod(matrix.shape) for matrix in copied)
+    seconds = m * n * k / _WGMMA_RATE + 4 * elems / _COPY_RATE + len(copied) * _COPY_SECONDS
+    return seconds < m * n * k / _MMA_RATE[bits & -bits]
+
+
+class _Rows(NamedTuple):
+    """How an operand's rows are passed: as ``view`` of it, or copied to rows ``pitch_elems`` apart."""
+
+    view: View | None
+    pitch_elems: int | None
+
+    def of(self, tensor):
+        """The rows that the kernel reads."""
+        rows = passed(tensor, self.view)
+        return rows if self.pitch_elems is None else self.room(tensor).copy_(rows)
+
+    def room(self, tensor):
+        """The rows that the kernel writes for ``tensor``."""
+        rows = passed(tensor, self.view)
+        if self.pitch_elems is None:
+            return rows
+        row_count, row_elems = rows.shape
+        return rows.new_empty((row_count, self.pitch_elems))[:, :row_elems]
+
+
+def _rows(tensor: Facts, matrix: Facts) -> _Rows:
+    """Those of ``matrix``, which ``tensor`` is described as; copies start with lines of L2."""
+    view = products.view_of(tensor, matrix)
+    if _addressable(matrix):
+        return _Rows(view, None)
+    line_elems = _LINE_BYTES // matrix.dtype.itemsize
+    return _Rows(view, -(-matrix.shape[1] // line_elems) * line_elems)
+
+
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """What calls with the same facts have in common. ``a``, ``b`` and ``c``: shape and strides of the
-    operands' rows; ``spans_bytes``: from the first to the last of a, b, bias and out."""
+    """What calls with the same facts have in common. ``spans_bytes``: from the first to the last of a, b,
+    bias and out."""
 
-    a: tuple[tuple[int, int], tuple[int, int]]
-    b: tuple[tuple[int, int], tuple[int, int]]
-    c: tuple[tuple[int, int], tuple[int, int]]
+    a: _Rows
+    b: _Rows
+    c: _Rows
     plan: TmaPlan
     spans_bytes: tuple[int, int, int, int]
 
@@ -559,19 +612,21 @@ def _prepared(a: Facts, b: Facts, bias: Facts | None, out: Facts | None) -> _Cal
         out = Facts((m, n), (n, 1), a.dtype, a.device, 0)
     a_rows, a_k_major = products.rows_of("a", a, 1)
     b_rows, b_k_major = products.rows_of("b", b, 0)
-    if not all(map(_addressable, (a_rows, b_rows, out))):
+    copied = [rows for rows in (a_rows, b_rows, out) if not _addressable(rows)]
+    if copied and not _copies_pay(m, n, k, copied):
         return None
-    whole_lines = _in_whole_lines(a_rows) and _in_whole_lines(b_rows)
+    whole_lines = all(rows in copied or _in_whole_lines(rows) for rows in (a_rows, b_rows))
     plan = plan_matmul(m, n, k, a_k_major, b_k_major, device.sms, whole_lines)
     spans = (0 if t is None else t.span_elems * t.dtype.itemsize for t in (a, b, bias, out))
-    return _Call(*map(products.launched, (a_rows, b_rows, out)), plan, tuple(spans))
+    return _Call(_rows(a, a_rows), _rows(b, b_rows), _rows(out, out), plan, tuple(spans))
 
 
 def matmul(a, b, *, bias=None, activation=None, out=None):
     """``activation(a @ b + bias)`` for a (M, K) and b (K, N) in float16 or bfloat16, summed in float32.
 
     Each of ``a`` and ``b`` may be row- or column-major, with rows (columns) further apart than they are
-    long; rows that start at multiples of 16 bytes go fastest. ``bias`` (N,) in float32 or the inputs'
+    long; rows that start at multiples of 16 bytes go fastest: others are copied first where that is worth
+    it. ``bias`` (N,) in float32 or the inputs'
     dtype. ``activation``: "relu", "gelu" (its tanh form), "silu", or a function of one float32 as
     ``T.cuda.tile.ewise`` takes it, each object of which is compiled for. ``out`` (M, N) has rows of
     adjacent elements and shares no memory with the inputs. Returns ``out``.
@@ -594,8 +649,9 @@ def matmul(a, b, *, bias=None, activation=None, out=None):
         out = torch.empty((a.shape[0], b.shape[1]), dtype=a.dtype, device=a.device)
     else:
         operands.result_apart(("a", "b", "bias"), (a, b, bias), out, call.spans_bytes)
+    c = call.c.room(out)
     matmul_tma(
-        a.as_strided(*call.a), b.as_strided(*call.b), bias, out.as_strided(*call.c), call.plan,
-        activation, *workspace(call.plan, a.device),
+        call.a.of(a), call.b.of(b), bias, c, call.plan, activation,
+        *workspace(call.plan, a.device),
     )  # fmt: skip
-    return out
+    return out if call.c.pitch_elems is None else out.copy_(c)

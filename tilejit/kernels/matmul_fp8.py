@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 from tilejit import T, jit
 from tilejit.kernels import operands, products
 from tilejit.kernels.operands import Facts, facts_of
+from tilejit.kernels.products import View, passed
 from tilejit.lib import epilogue, ring, roles, schedulers
 
 TILE_K = 128
@@ -68,13 +69,18 @@ class Fp8Plan:
 
     def __post_init__(self) -> None:
         products.check_plan(self, _COUNTS)
-        _check_flag("snake", self.snake)
-        if self.unit_n < 0 or self.unit_n % 8 or (self.unit_n and self.tile_n % self.unit_n):
+        operands.check_flag("snake", self.snake)
+        if (
+            type(self.unit_n) is not int
+            or self.unit_n < 0
+            or self.unit_n % 8
+            or (self.unit_n and self.tile_n % self.unit_n)
+        ):
             raise ValueError(
-                f"units of {self.unit_n} columns, expected a multiple of 8 that divides tile_n = {self.tile_n}"
+                f"units of {self.unit_n!r} columns, expected a multiple of 8 that divides tile_n = {self.tile_n}"
             )
-        if self.b_columns not in (0, 1, SCALED_COLUMNS):
-            raise ValueError(f"b_columns is {self.b_columns}, expected 0, 1 or {SCALED_COLUMNS}")
+        if type(self.b_columns) is not int or self.b_columns not in (0, 1, SCALED_COLUMNS):
+            raise ValueError(f"b_columns is {self.b_columns!r}, expected 0, 1 or {SCALED_COLUMNS}")
         if self.b_columns and not self.unit_n:
             raise ValueError(
                 "unit_n is 0, expected columns: sums with scales per slice are promoted"
@@ -104,12 +110,6 @@ class Fp8Plan:
     @property
     def stage_bytes(self) -> int:
         return (self.tile_m + self.tile_n) * TILE_K
-
-
-def _check_flag(name: str, value: Any) -> None:
-    """``ValueError`` for what Python only takes for true or false, as it does "no" for true."""
-    if not isinstance(value, bool):
-        raise ValueError(f"{name} is {value!r}, expected True or False")
 
 
 # --- the producer
@@ -440,11 +440,11 @@ def plan_matmul(m: int, n: int, promote: bool, b_columns: int, sms: int) -> Fp8P
 
 
 class _Product(NamedTuple):
-    """``a``, ``b`` and ``c``: shape and strides of the operands' rows."""
+    """``a``, ``b`` and ``c``: how the operands' rows are passed."""
 
-    a: tuple[tuple[int, int], tuple[int, int]]
-    b: tuple[tuple[int, int], tuple[int, int]]
-    c: tuple[tuple[int, int], tuple[int, int]]
+    a: View | None
+    b: View | None
+    c: View | None
     plan: Fp8Plan
 
 
@@ -470,9 +470,9 @@ def _prepared(
     if m * n * k == 0:
         return _Call(None, spans_bytes)
     rows = (
-        _rows("a", "row", a),
-        _rows("b", "column", b._replace(shape=(n, k), strides=b.strides[::-1])),
-        _rows("out", "row", out),
+        _rows("a", "row", a, a),
+        _rows("b", "column", b, b._replace(shape=(n, k), strides=b.strides[::-1])),
+        _rows("out", "row", out, out),
     )
     plan = plan_matmul(m, n, not fast_accum or b_columns > 0, b_columns, sms)
     return _Call(_Product(*rows, plan), spans_bytes)
@@ -534,8 +534,8 @@ def _check_result(m: int, n: int, out: Facts) -> None:
     products.check_rows(out)
 
 
-def _rows(what: str, line: str, matrix: Facts) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Shape and strides of an operand's rows, which TMA can address."""
+def _rows(what: str, line: str, tensor: Facts, matrix: Facts) -> View | None:
+    """How a tensor is passed as the rows of ``matrix``, which TMA can address."""
     (row_count, row_elems), step = matrix.shape, matrix.strides[1]
     elem_bytes = matrix.dtype.itemsize
     if row_elems > 1 and step != 1:
@@ -543,8 +543,7 @@ def _rows(what: str, line: str, matrix: Facts) -> tuple[tuple[int, int], tuple[i
             f"the elements of {what}'s {line}s lie {step} apart, expected 1: tensor cores take 8-bit "
             "elements that lie side by side along K"
         )
-    launched = products.launched(matrix)
-    pitch, _ = launched[1]
+    _, (pitch, _) = products.launched(matrix)
     if (pitch * elem_bytes | matrix.address) % ALIGN_BYTES:
         longer = f", or a view of a matrix with longer {line}s" if row_count > 1 else ""
         raise ValueError(
@@ -553,7 +552,7 @@ def _rows(what: str, line: str, matrix: Facts) -> tuple[tuple[int, int], tuple[i
             f"that TMA addresses: {'N' if what == 'out' else 'K'} a multiple of "
             f"{ALIGN_BYTES // elem_bytes}{longer}"
         )
-    return launched
+    return products.view_of(tensor, matrix)
 
 
 @cache
@@ -591,7 +590,7 @@ def matmul_fp8(a, b, a_scale, b_scale, *, out=None, out_dtype=None, fast_accum=T
     """
     import torch
 
-    _check_flag("fast_accum", fast_accum)
+    operands.check_flag("fast_accum", fast_accum)
     facts = [facts_of("a", a), facts_of("b", b)]
     _check_operands(*facts)
     facts += (facts_of("a_scale", a_scale), facts_of("b_scale", b_scale))
@@ -610,7 +609,6 @@ def matmul_fp8(a, b, a_scale, b_scale, *, out=None, out_dtype=None, fast_accum=T
         return out.zero_()
     rows_a, rows_b, rows_out, plan = call.product
     matmul_scaled(
-        a.as_strided(*rows_a), b.as_strided(*rows_b), a_scale.t(), b_scale, out.as_strided(*rows_out),
-        plan,
+        passed(a, rows_a), passed(b, rows_b), a_scale.t(), b_scale, passed(out, rows_out), plan,
     )  # fmt: skip
     return out

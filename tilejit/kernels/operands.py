@@ -1,4 +1,4 @@
-"""What the ready kernels ask of their tensors on the host, before a launch.
+"""What the ready kernels ask of their arguments on the host, before a launch.
 
 A call's ``Facts`` are all that its checks and its plan depend on, addresses aside: they are worked out
 once for each combination of them, and a call like an earlier one is a look-up.
@@ -49,6 +49,8 @@ def facts_of(name: str, tensor: Any) -> Facts:
     except (AttributeError, TypeError, RuntimeError):
         layout = getattr(tensor, "layout", None)
         kind = type(tensor).__name__ if layout is None else f"a tensor of layout {layout}"
+        if str(layout) == "torch.strided":
+            kind = "a tensor without memory of its own, as torch.func makes them"
         raise ValueError(f"{name} is {kind}, expected a dense torch.Tensor") from None
 
 
@@ -61,6 +63,21 @@ def same_device(**tensors: Facts | None) -> None:
             raise ValueError(
                 f"{name} is on {facts.device}, expected {expected.device}, where {first} is"
             )
+
+
+def check_flag(name: str, value: Any) -> None:
+    """``ValueError`` for what Python only takes for true or false, as it does "no" for true."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} is {value!r}, expected True or False")
+
+
+def has_memory(tensor: Any) -> bool:
+    """False for what only stands for a tensor: on the device meta, fake, or of torch.func."""
+    try:
+        storage = tensor.untyped_storage()
+        return storage.device.type != "meta" and storage.data_ptr() != 0
+    except RuntimeError:
+        return False
 
 
 def apart(what: str, a: Any, b: Any) -> None:
@@ -79,7 +96,10 @@ def result_apart(
     for name, tensor, span_bytes in zip(names, inputs, spans_bytes):
         if tensor is None or tensor.data_ptr() >= end or tensor.data_ptr() + span_bytes <= start:
             continue
-        if tensor.device.type != "meta" and np.shares_memory(_array(tensor), _array(result)):
+        # What has no memory is the launch's to refuse.
+        if not (has_memory(tensor) and has_memory(result)):
+            continue
+        if np.shares_memory(_array(tensor), _array(result)):
             raise ValueError(f"the result may not share memory with {name}")
 
 

@@ -77,12 +77,26 @@ def check_rows(out: Facts) -> None:
         raise ValueError(f"rows of out overlap: {row_elems} elements, {pitch} apart")
 
 
-def launched(matrix: Facts) -> tuple[tuple[int, int], tuple[int, int]]:
+View = tuple[tuple[int, int], tuple[int, int]]
+"""Shape and strides."""
+
+
+def launched(matrix: Facts) -> View:
     """Shape and strides of rows of adjacent elements as a launch describes them: of a single row the
     pitch is its length, whatever torch says."""
     row_count, row_elems = matrix.shape
     pitch = matrix.strides[0] if row_count > 1 else row_elems
     return (row_count, row_elems), (pitch, 1)
+
+
+def view_of(tensor: Facts, matrix: Facts) -> View | None:
+    """How a tensor is passed as the rows of ``matrix``, by ``as_strided``; None as it is, which is faster."""
+    view = launched(matrix)
+    return None if view == (tensor.shape, tensor.strides) else view
+
+
+def passed(tensor: Any, view: View | None) -> Any:
+    return tensor if view is None else tensor.as_strided(*view)
 
 
 MAX_WGMMA_COLUMNS = 256
@@ -102,9 +116,9 @@ def check_plan(plan: Any, counts: tuple[str, ...]) -> None:
             f"a warpgroup computes {plan.own_rows} x {plan.tile_n} elements, expected multiples of 64 "
             f"and at most {MAX_WGMMA_COLUMNS} columns"
         )
-    if plan.in_flight not in (0, 1):
+    if type(plan.in_flight) is not int or plan.in_flight not in (0, 1):
         raise ValueError(
-            f"{plan.in_flight} wgmma groups in flight, expected 0 or 1: a slice is released one slice later"
+            f"{plan.in_flight!r} wgmma groups in flight, expected 0 or 1: a slice is released one slice later"
         )
     if plan.in_flight >= plan.stages:
         raise ValueError(

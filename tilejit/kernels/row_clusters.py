@@ -152,10 +152,11 @@ class ClusterPlan:
 
     @property
     def lookahead(self) -> int:
-        """How many rows before its turn a row is drawn, a multiple of the teams: what a team learns in an
-        exchange is known to the others two of its rows later, and to all before the ring wants it."""
-        least = self.rows_in_ring + (3 if self.teams > 1 else 1)
-        return -(-least // self.teams) * self.teams
+        """How many rows before its turn a row is drawn, a multiple of the teams, so that a team draws for
+        itself. What it learns in the exchange of its row ``t`` all its threads know once its next row,
+        ``t + teams``, has begun, and the other teams once that row was taken and the turn passed on: the ring
+        may want what was drawn from row ``t + teams`` on, and no earlier."""
+        return -(-self.rows_in_ring // self.teams) * self.teams + self.teams
 
     @property
     def known_rows(self) -> int:
@@ -310,7 +311,7 @@ def tickets_for(source):
     """The counter that a launch on ``source`` needs, on its device's current stream."""
     import torch
 
-    return scratch.kept((1,), torch.uint32, source.device)
+    return scratch.zeros((1,), torch.uint32, source.device)
 
 
 # --- the kernel side

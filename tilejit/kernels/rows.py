@@ -17,6 +17,7 @@ from typing import Literal
 
 from tilejit import T, jit
 from tilejit.kernels import operands
+from tilejit.kernels.operands import Facts, facts_of
 from tilejit.lib import packed
 
 SHARED_BYTES_ONE_CTA = 200 * 1024
@@ -364,31 +365,49 @@ def plan_for(kernel: Kernel, source, target, *parameters) -> RowPlan | None:
     do (an empty tensor). ``ValueError`` for other shapes and dtypes, and when ``target`` shares memory
     with another: all are read through the read-only path.
     """
-    if source.ndim != 2:
+    given = [p for p in parameters if p is not None]
+    facts = tuple(facts_of(PARAMETER, p) for p in given)
+    source_facts, target_facts = facts_of("the input", source), facts_of("out", target)
+    plan, spans_bytes = _prepared(kernel, source_facts, target_facts, facts)
+    names = ("the input", *(PARAMETER for _ in given))
+    operands.result_apart(names, (source, *given), target, spans_bytes)
+    return plan
+
+
+PARAMETER = "the weight or bias"
+
+
+@lru_cache(operands.REMEMBERED)
+def _prepared(
+    kernel: Kernel, source: Facts, target: Facts, parameters: tuple[Facts, ...]
+) -> tuple[RowPlan | None, tuple[int, ...]]:
+    """What calls with the same facts have in common: the plan, and the spans of source, parameters and
+    target in bytes."""
+    if len(source.shape) != 2:
         raise ValueError(f"expected a matrix (M, N), got shape {tuple(source.shape)}")
     rows, row_elems = source.shape
-    elem_bytes = source.element_size()
-    if not source.is_floating_point() or elem_bytes not in (2, 4):
+    elem_bytes = source.dtype.itemsize
+    if not source.dtype.is_floating_point or elem_bytes not in (2, 4):
         raise ValueError(f"expected float32, float16 or bfloat16, got {source.dtype}")
     _dense_rows(source)
     _alike("out", target, source, (rows, row_elems))
-    addresses = 16 | source.data_ptr() | target.data_ptr()
+    addresses = 16 | source.address | target.address
     if rows > 1:
-        if target.stride(0) < row_elems:
-            raise ValueError(f"rows of out overlap: {row_elems} elements, {target.stride(0)} apart")
-        addresses |= (source.stride(0) | target.stride(0)) * elem_bytes
-    operands.apart("the input", source, target)
+        if target.strides[0] < row_elems:
+            raise ValueError(
+                f"rows of out overlap: {row_elems} elements, {target.strides[0]} apart"
+            )
+        addresses |= (source.strides[0] | target.strides[0]) * elem_bytes
     for parameter in parameters:
-        if parameter is not None:
-            _alike("the weight or bias", parameter, source, (row_elems,))
-            operands.apart("the weight or bias", parameter, target)
-            addresses |= parameter.data_ptr()
+        _alike(PARAMETER, parameter, source, (row_elems,))
+        addresses |= parameter.address
+    spans_bytes = tuple(facts.span_bytes for facts in (source, *parameters, target))
     if rows == 0 or row_elems == 0:
-        return None
-    return _plan_cached(row_elems, elem_bytes, addresses & -addresses, kernel)
+        return None, spans_bytes
+    return plan_rows(row_elems, elem_bytes, addresses & -addresses, kernel), spans_bytes
 
 
-def _alike(what: str, tensor, source, shape: tuple[int, ...]) -> None:
+def _alike(what: str, tensor: Facts, source: Facts, shape: tuple[int, ...]) -> None:
     """Refuse a tensor that does not go with ``source``."""
     if tensor.shape != shape or tensor.dtype != source.dtype:
         raise ValueError(
@@ -398,9 +417,8 @@ def _alike(what: str, tensor, source, shape: tuple[int, ...]) -> None:
     _dense_rows(tensor)
 
 
-def _dense_rows(tensor) -> None:
-    if tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
-        raise ValueError(f"the elements of a row lie {tensor.stride(-1)} apart; call .contiguous()")
-
-
-_plan_cached = lru_cache(maxsize=None)(plan_rows)
+def _dense_rows(tensor: Facts) -> None:
+    if tensor.shape[-1] > 1 and tensor.strides[-1] != 1:
+        raise ValueError(
+            f"the elements of a row lie {tensor.strides[-1]} apart; call .contiguous()"
+        )

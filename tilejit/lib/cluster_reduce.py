@@ -14,7 +14,7 @@ bits in all threads.
 
 Shared memory of a CTA, for ``ctas`` CTAs of ``warps`` warps:
 
-    slots   (ctas * warps, words)   float32, int32 or uint32; words 1, 2 or 4
+    slots   (ctas * warps, words)   float32, int32 or uint32; a power of two of them; words 1, 2 or 4
     full    (1,)    uint64          completes when the bytes of all slots are here
     empty   (ctas,) uint64          [r] completes when CTA r has read this CTA's words
 
@@ -85,6 +85,9 @@ def release(empty, barrier_id, threads: T.constexpr, first_warp=0):
 @jit
 def own_slots(slots):
     """(slots that each lane combines, lanes that differ): lane ``l`` takes slots ``l``, ``l + 32``…"""
+    T.static_assert(
+        slots.shape[0] & (slots.shape[0] - 1) == 0, "the number of slots is a power of two"
+    )
     lanes = min(32, slots.shape[0])
     return slots.shape[0] // lanes, lanes
 
@@ -93,8 +96,7 @@ def own_slots(slots):
 def reduce(value, combine, slots, full, empty, parity, first_warp=0):
     """Combine over all participants of the cluster: a whole round but for ``release``.
 
-    ``combine`` as in ``lib.reduce``; ``slots`` has one word, of the value's type. The number of slots is a
-    power of two.
+    ``combine`` as in ``lib.reduce``; ``slots`` has one word, of the value's type.
     """
     word = T.alloc_local((1,), slots.dtype, layout="default")
     word[0] = groups.lanes(value, combine)

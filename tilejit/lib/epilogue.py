@@ -2,9 +2,8 @@
 
 A warpgroup holds ``blocks`` of 64 rows. What fills 128 bytes of each row is a *slab*: 64 columns of 16-bit
 elements, which stmatrix writes free of bank conflicts, or 32 of float32. One TMA store takes it away,
-clipped to C. A warpgroup's *buffer*
-holds several slabs; stores to C are under way while the next ones are filled, and while whatever follows
-runs: before the CTA ends, ``finish``.
+clipped to C. A warpgroup's *buffer* holds several slabs; stores to C are under way while the next ones
+are filled, and while whatever follows runs: before the CTA ends, ``finish``.
 
 Not here: sums of several parts (``lib.split_sums``); the functions of one element (``lib.activations``).
 """

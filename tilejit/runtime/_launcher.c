@@ -85,8 +85,10 @@ typedef struct { /* what a record asks of an argument */
 
 static uint64_t address_of(const Tensor *t) { return (uint64_t)(uintptr_t)t->data + t->byte_offset; }
 
+/* 0, as no address has it, of what has no memory. */
 static uint64_t alignment_class(uint64_t address, uint64_t mask)
 {
+    if (!address) return 0;
     uint64_t low = address & mask;
     return low ? low & (~low + 1) : mask + 1;
 }

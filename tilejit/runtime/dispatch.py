@@ -182,7 +182,12 @@ class _Writer:
             f"__s{i} = {name}.shape",
             f"__t{i} = {name}.stride()",
         ]
-        key = [f"{name}.dtype", f"len(__s{i})", f"__v{i} & {_mask(param)}", f"{name}.get_device()"]
+        key = [
+            f"{name}.dtype",
+            f"len(__s{i})",
+            _address_class(i, _mask(param)),
+            f"{name}.get_device()",
+        ]
         for d, dim in enumerate(param.annotation.shape):
             size = f"__s{i}[{d}]"
             lines += self._same_size(name, dim, size)
@@ -235,6 +240,11 @@ class _Writer:
         self.values.append(f"__v{i}")
 
 
+def _address_class(i: int, mask: int) -> str:
+    """How an address is aligned. That of what has no memory is like no other."""
+    return f"__v{i} & {mask} if __v{i} else None"
+
+
 def _static_key(name: str, i: int, mask: int) -> list[str]:
     """``specialise`` derives the strides of a contiguous tensor from its shape, so a flag stands
     for them (cheaper to read and to hash)."""
@@ -242,7 +252,7 @@ def _static_key(name: str, i: int, mask: int) -> list[str]:
         f"{name}.dtype",
         f"{name}.shape",
         f"{name}.is_contiguous() or {name}.stride()",
-        f"__v{i} & {mask}",
+        _address_class(i, mask),
         f"{name}.get_device()",
     ]
 

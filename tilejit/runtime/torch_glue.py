@@ -53,9 +53,14 @@ def dtype_of(tensor: Any) -> DType | None:
 
 
 def has_memory(tensor: Any) -> bool:
-    """False for what only stands for a tensor: one inside ``vmap`` or ``grad``, a fake tensor."""
+    """False for what only stands for a tensor: one inside ``vmap``, ``grad`` or ``functionalize``, a fake
+    tensor, one whose storage was taken away. An empty tensor needs none."""
     try:
-        return tensor.untyped_storage().device.type != "meta"  # type: ignore[no-any-return]
+        storage = tensor.untyped_storage()
+        if storage.device.type == "meta":
+            return False
+        storage.data_ptr()  # of a functional tensor, raises
+        return tensor.data_ptr() != 0 or tensor.numel() == 0
     except (RuntimeError, NotImplementedError):
         return False
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 
 import numpy as np
 
@@ -23,11 +24,13 @@ from tilejit.sim.faults import place
 from tilejit.sim.geometry import Bools, Ints
 from tilejit.sim.memory import Read
 from tilejit.sim.program import Program
-from tilejit.sim.spinning import describe, still_spins
+from tilejit.sim.spinning import alike, describe, standing, still_spins
 
 MAX_NOTES = 16
 MAX_IDLE_ROUNDS = 4096
 """Rounds in which nobody but pollers runs and nothing else happens, before that is a deadlock."""
+TURNS_PER_IDLE_ROUND = 16
+"""Of the step limit: what a round counts where pollers are never as they were, because they count."""
 COMPLETION_CHANCES = (1 / 16, 1 / 4, 1.0)
 """Of a transfer under way, each time a cohort has run."""
 GIVE_UP_CHANCE = 1 / 16
@@ -38,7 +41,8 @@ GIVE_UP_CHANCE = 1 / 16
 class Scheduler:
     """``operations`` counts operations of all cohorts run so far. ``suspended`` holds cohorts that wait
     for a phase. ``idle``: rounds since something other than a poller's turn happened, of which
-    ``happened`` is the sign."""
+    ``happened`` is the sign. ``stood``: how the suspended ones were after half of the rounds;
+    ``repeats``: have they been so again?"""
 
     program: Program
     batch: Batch
@@ -48,6 +52,8 @@ class Scheduler:
     operations: int = 0
     idle: int = 0
     happened: tuple[int, ...] = ()
+    stood: list[Any] = field(default_factory=list)
+    repeats: bool = False
     chance: float = 0.0
     barriers: Barriers = field(init=False)
 
@@ -150,10 +156,24 @@ class Scheduler:
         happened = (batch.mbarriers.events, int(batch.alive.sum()), int(batch.clocks.tick.sum()))
         self.idle = self.idle + 1 if happened == self.happened else 0
         self.happened = happened
+        self._look_for_repeats()
         before = len(self.ready)
-        if self.idle < MAX_IDLE_ROUNDS:
+        if self.idle < MAX_IDLE_ROUNDS or not (self.repeats or self._counts_for_ever()):
             self._give_up()
         return len(self.ready) > before
+
+    def _look_for_repeats(self) -> None:
+        half = MAX_IDLE_ROUNDS // 2
+        if self.idle <= half:
+            self.repeats = False
+        if self.idle == half:
+            self.stood = standing(self.suspended)
+        elif self.idle > half and not self.repeats:
+            self.repeats = alike(self.stood, standing(self.suspended))
+
+    def _counts_for_ever(self) -> bool:
+        """Pollers whose turns differ may give up some time; have there been too many turns?"""
+        return self.idle * TURNS_PER_IDLE_ROUND > self.batch.step_limit
 
     def _give_up(self) -> None:
         for c in self.suspended:
@@ -170,6 +190,7 @@ class Scheduler:
         """Nobody can run, unless to spin, and somebody waits."""
         waiting = [*self.ready, *self.barriers.waiting, *self.suspended]
         self._check_branches(waiting)
+        self._check_counting()
         first = waiting[0]
         span = self._span(first)
         cta = int(first.rows[0]) // self.batch.geometry.warps
@@ -203,6 +224,24 @@ class Scheduler:
                     "wait for; the simulator does not interleave the two",
                     self._span(c),
                 )
+
+    def _check_counting(self) -> None:
+        """Pollers that count their attempts are no deadlock before they have given up."""
+        if self.idle < MAX_IDLE_ROUNDS or self.repeats:
+            return
+        self.batch.faults.raise_if_any()
+        polls = [(c, c.suspension) for c in self.suspended if c.suspension and c.suspension.awaited]
+        poller, suspension = next((c, s) for c, s in polls if s.give_up is not None)
+        ((offset, value), *_) = next(iter(suspension.awaited.values()))
+        state, _ = self.batch.mbarriers.describe_wait(offset, value, suspension.parity)
+        raise fault(
+            Unsimulated,
+            "sim/step-limit",
+            f"nobody goes on but loops that poll a phase, {self.idle} times so far, and whose turns differ: "
+            f"they may never end. One polls {state}",
+            self._span(poller),
+            help="tile.simulation(step_limit=…) allows more, if the loop is meant to give up later",
+        )
 
     def _check_later(self, spinning: Cohort) -> None:
         """What is polled in global memory may be written by CTAs that have not begun."""

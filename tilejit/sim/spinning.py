@@ -54,6 +54,19 @@ def changes(batch: Batch) -> int:
     return written + batch.mbarriers.events + int(batch.clocks.tick.sum())
 
 
+def standing(cohorts: list[Cohort]) -> list[Any]:
+    """Who is where, and in which state."""
+    state: list[Any] = []
+    for c in sorted(cohorts, key=lambda c: int(c.rows[0])):
+        state += [c.rows, np.array(c.pc), *_state(c)]
+    return state
+
+
+def alike(before: list[Any], now: list[Any]) -> bool:
+    """Are those of two times the same?"""
+    return len(before) == len(now) and all(a is b or _equal(a, b) for a, b in zip(before, now))
+
+
 def _state(c: Cohort) -> list[Any]:
     state: list[Any] = [*c.values, *c.unset, c.mask]
     for file in c.files.values():
@@ -68,9 +81,8 @@ def _state(c: Cohort) -> list[Any]:
 
 
 def _same(before: Turn, now: Turn) -> bool:
-    return (
-        (before.pc, before.changes, len(before.state)) == (now.pc, now.changes, len(now.state))
-    ) and all(a is b or _equal(a, b) for a, b in zip(before.state, now.state))
+    same_place = (before.pc, before.changes) == (now.pc, now.changes)
+    return same_place and alike(before.state, now.state)
 
 
 def _equal(a: Any, b: Any) -> bool:

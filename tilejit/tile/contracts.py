@@ -554,7 +554,7 @@ def barrier_aligned(call: TileCall, mbar: nodes.Expr, report: Report) -> None:
 
 def cta_mask(call: TileCall, mask: nodes.Expr, report: Report) -> None:
     """A mask whose value is known names CTAs of the cluster."""
-    size = math.prod(call.launch.cluster or (1,))
+    size = call.launch.cluster_ctas
     low, high = call.context.range(call.evaluator.integer(mask))
     if high > 0 and low < 1 << size:
         return

@@ -1,10 +1,11 @@
-"""Registers of a CTA's threads: what a launch gives them, and what ``setmaxnreg`` certainly makes of it.
+"""Registers of a CTA's threads: what a launch gives them, what ``setmaxnreg`` certainly makes of it, and
+whether a wgmma's tile fits into that.
 
 A warp's changes are followed in the order of the program where all of the kernel's are outside loops and
 run-time guards: then each warp executes exactly those whose mask it is in.
 
-Source: PTX ISA, "setmaxnreg". Not here: who waits for whose registers (``sim.register_budget``), the
-registers of one instruction (``families``), legal numbers (``ptx.tables.sync``).
+Source: PTX ISA, "setmaxnreg". Not here: who waits for whose registers (``sim.register_budget``), what fits
+whatever ``setmaxnreg`` does (``families.wgmma``), legal numbers (``ptx.tables.sync``).
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from tilejit.tile import raw
 from tilejit.tile.affine import BoolArray, IntArray
 from tilejit.tile.call import TensorOperand, TileCall
 from tilejit.tile.facts import Site
+from tilejit.tile.fragments import LANES
 
 PAGE = "docs/contract/raw.md"
 CODE = "tile/register-budget"
-WARP_LANES = 32
 UNIT_REGISTERS = 8
 MOST_REGISTERS = 256
 OTHER_REGISTERS = 24
@@ -36,8 +37,8 @@ def at_launch(launch: nodes.LaunchConfig, target: Target) -> int:
     bounds leave to a thread."""
     if launch.max_registers_per_thread is not None:
         return launch.max_registers_per_thread // UNIT_REGISTERS * UNIT_REGISTERS
-    warps = -(-launch.threads // WARP_LANES)
-    fair = target.limits.registers_per_sm // (warps * WARP_LANES * launch.min_blocks_per_sm)
+    warps = -(-launch.threads // LANES)
+    fair = target.limits.registers_per_sm // (warps * LANES * launch.min_blocks_per_sm)
     return min(fair // UNIT_REGISTERS * UNIT_REGISTERS, MOST_REGISTERS)
 
 
@@ -52,7 +53,7 @@ def check(
     the identity of their call."""
     reached = [site for site in sites if not site.context.dead]
     changes = {id(site.call) for site in reached if _change(site.call) is not None}
-    if not changes or function.launch.threads % WARP_LANES:
+    if not changes or function.launch.threads % LANES:
         return
     repeated = {id(call) for call in _in_loops(function.body)}
     if any(
@@ -99,11 +100,11 @@ class _Budget:
     told: bool = False
 
     def __post_init__(self) -> None:
-        ctas = int(np.prod(self.launch.cluster or (1,)))
-        self.held = np.full(ctas * self.launch.threads // WARP_LANES, self.start, np.int64)
+        threads = self.launch.cluster_ctas * self.launch.threads
+        self.held = np.full(threads // LANES, self.start, np.int64)
 
     def _rows(self, site: Site) -> BoolArray:
-        rows: BoolArray = np.any(site.context.mask.reshape(-1, WARP_LANES), axis=1)
+        rows: BoolArray = np.any(site.context.mask.reshape(-1, LANES), axis=1)
         return rows
 
     def change(self, site: Site) -> None:
@@ -151,8 +152,8 @@ class _Budget:
 
     def check_sum(self) -> None:
         """What all threads have in the end comes out of what they started with."""
-        warps = self.launch.threads // WARP_LANES
-        wanted = self.held.reshape(-1, warps).sum(axis=1) * WARP_LANES
+        warps = self.launch.threads // LANES
+        wanted = self.held.reshape(-1, warps).sum(axis=1) * LANES
         pool = self.start * self.launch.threads
         if self.told or self.last is None or int(wanted.max()) <= pool:
             return
@@ -167,7 +168,7 @@ class _Budget:
         )
 
     def _warp(self, row: int) -> str:
-        cta, warp = divmod(row, self.launch.threads // WARP_LANES)
+        cta, warp = divmod(row, self.launch.threads // LANES)
         return f"warp {warp}" if self.launch.cluster is None else f"CTA rank {cta}, warp {warp}"
 
     def _tell(self, message: str, call: nodes.Call, help_: str) -> None:
