@@ -79,6 +79,22 @@ store(F.ptr_to([cta]), T.int32(1))
     assert [d.code for d in found(body)] == ["sim/deadlock"]
 
 
+@pytest.mark.parametrize("inner", [1, 2, 3, 6, 31])
+def test_a_loop_in_a_loop_that_spins(inner: int) -> None:
+    """Turns of both make a round."""
+    body = f"""
+while seen[0] == 0:
+    tries = 0
+    while tries < {inner}:
+        tries = tries + 1
+        load(seen[0], F.ptr_to([tries % 4]))
+"""
+    for seed in SEEDS:
+        assert [d.code for d in found(body, grid=1, seed=seed, step_limit=100_000)] == [
+            "sim/deadlock"
+        ]
+
+
 def test_a_lock_that_is_never_given_back() -> None:
     """The loser's exchanges change nothing."""
     body = """
@@ -150,6 +166,66 @@ else:
             store(F.ptr_to([cta]), T.int32(1))
         T.cuda.warp_sync()
         T.cuda.named_barrier_arrive(2, 64)
+""",
+    "a ticket lock": """
+if lane == 0:
+    mine = T.alloc_local((1,), "int32", layout="default")
+    add, tell = T.ptx["atom.relaxed.gpu.global.add.s32"], T.ptx["red.release.gpu.global.add.s32"]
+    add(mine[0], F.ptr_to([0]), T.int32(1))
+    seen[0] = -1
+    while seen[0] != mine[0]:
+        load(seen[0], F.ptr_to([1]))
+    Y[0] = Y[0] + 1
+    tell(F.ptr_to([1]), T.int32(1))
+""",
+    "a look back": """
+if t == 0:
+    store(F.ptr_to([cta]), T.int32(4 * cta + 1))
+    look, total = cta - 1, cta
+    while look >= 0:
+        load(seen[0], F.ptr_to([look]))
+        if seen[0] % 4 == 2:
+            total += seen[0] // 4
+            look = -1
+        elif seen[0] % 4 == 1:
+            total += seen[0] // 4
+            look -= 1
+    store(F.ptr_to([cta]), T.int32(4 * total + 2))
+""",
+    "a barrier of the grid by hand": """
+add = T.ptx["atom.acq_rel.gpu.global.add.s32"]
+for phase in range(3):
+    T.cuda.cta_sync()
+    if t == 0:
+        add(seen[0], F.ptr_to([0]), T.int32(1))
+        if seen[0] == 4 * phase + 3:
+            store(F.ptr_to([1]), phase + 1)
+        seen[0] = 0
+        while seen[0] <= phase:
+            load(seen[0], F.ptr_to([1]))
+    T.cuda.cta_sync()
+""",
+    "looks before it takes the lock": """
+if t == 0:
+    held = True
+    while held:
+        seen[0] = 1
+        while seen[0] != 0:
+            load(seen[0], F.ptr_to([0]))
+        swap(seen[0], F.ptr_to([0]), T.int32(0), T.int32(1))
+        held = seen[0] != 0
+    Y[0] = Y[0] + 1
+    store(F.ptr_to([0]), T.int32(0))
+""",
+    "waits longer and longer": """
+if t == 0 and cta > 0:
+    duration_ns = T.uint32(8)
+    while seen[0] == 0:
+        load(seen[0], F.ptr_to([cta - 1]))
+        T.ptx["nanosleep.u32"](duration_ns)
+        duration_ns = min(duration_ns * 2, T.uint32(256))
+if t == 0:
+    store(F.ptr_to([cta]), T.int32(1))
 """,
     "a poller counts": """
 tries = 0

@@ -376,8 +376,8 @@ def _named_barrier(op: Op) -> Callable[..., Any]:
             )  # fmt: skip
         if isinstance(threads, int) and (threads <= 0 or threads % 32):
             lw.refuse(
-                "barrier", f"barrier {describe(barrier_id)} counts {threads} threads, expected a "
-                "multiple of 32: a barrier counts whole warps",
+                "barrier", f"{op.name} counts {int(threads)} threads, expected a multiple of 32: a barrier "
+                "counts whole warps",
             )  # fmt: skip
         _operation(op)(lw, barrier_id, threads)
 

@@ -148,13 +148,13 @@ class TmaPlan:
         vectors = self.own_rows * self.tile_n // (split_sums.THREADS * split_sums.LANE_ELEMS)
         return (slots, self.sharers, vectors, split_sums.THREADS, split_sums.LANE_ELEMS)
 
-    def tiles(self, m: int, n: int) -> int:
+    def pieces(self, m: int, n: int) -> int:
         """How many pieces of work C is: tiles of a CTA, or those side by side of a cluster."""
         return -(-m // (self.tile_m * self.cluster_m)) * -(-n // (self.tile_n * self.cluster_n))
 
     def split(self, m: int, n: int) -> bool:
         """Are there tiles beyond the last whole wave, and does every worker get at most a part of one?"""
-        rest = self.tiles(m, n) % self.workers
+        rest = self.pieces(m, n) % self.workers
         return self.parts > 1 and 0 < rest * self.parts <= self.workers
 
 
@@ -492,7 +492,7 @@ def _slice_clocks(plan: TmaPlan, rate: float, busy_sms: int, whole_lines: bool) 
 def _clocks(plan: TmaPlan, rate: float, m: int, n: int, k: int, whole_lines: bool) -> float:
     """Of the product with this plan, as far as waves of tiles and bytes explain it."""
     slices = -(-k // TILE_K)
-    waves, rest = divmod(plan.tiles(m, n), plan.workers)
+    waves, rest = divmod(plan.pieces(m, n), plan.workers)
     tile_elems = plan.tile_m * plan.tile_n
     tile_end = _TILE_CLOCKS + 2 * tile_elems / _EPILOGUE_BYTES_PER_SM
     main = waves * slices * _slice_clocks(plan, rate, plan.sms, whole_lines)

@@ -380,24 +380,22 @@ def elements_of_thread(feed, plan: T.constexpr):
 
 
 @jit
-def moments_of_cluster(
-    mean, square, feed, team, turn, parity, centered: T.constexpr, plan: T.constexpr
-):
+def moments_of_cluster(mean, square, feed, turn, parity, centered: T.constexpr, plan: T.constexpr):
     """(mean, sum of squared differences) of the row from every thread's own: one exchange."""
     if not centered:
         words = T.alloc_local((2,), "float32", layout="default")
         words[0] = reduce.lanes(square, reduce.add)
-        row_clusters.exchange(words, feed, team, turn, parity, plan)
-        return T.float32(0.0), cluster_reduce.combined(team.slots, reduce.add)
+        row_clusters.exchange(words, feed, turn, parity, plan)
+        return T.float32(0.0), cluster_reduce.combined(feed.team.slots, reduce.add)
     words = T.alloc_local((4,), "float32", layout="default")
-    warp = T.cuda.warp_id() - team.first_warp
+    warp = T.cuda.warp_id() - feed.team.first_warp
     warp_elems = elements_of_warp(feed.rank, warp, plan)
     leader = T.cuda.shfl_idx(mean, 0)
     own_elems = elements_of_thread(feed, plan)
     words[0], words[1] = merge(mean, square, own_elems, leader, warp_elems, 32)
     words[2] = 0.0
-    row_clusters.exchange(words, feed, team, turn, parity, plan)
-    return merge_slots(team.slots, plan)
+    row_clusters.exchange(words, feed, turn, parity, plan)
+    return merge_slots(feed.team.slots, plan)
 
 
 @jit
@@ -425,7 +423,6 @@ def finish_part(
     scale,
     weighted: T.constexpr,
     resident,
-    order,
     feed,
     Y,
     row,
@@ -454,11 +451,11 @@ def finish_part(
             if c < plan.full_chunks or row_clusters.owns_tail(feed, plan):
                 for i in T.unroll(plan.resident):
                     row_clusters.read_resident(
-                        words.sub[i, j, :], c, resident.sub[i, :, :, :], feed.thread, plan
+                        words.sub[i, j, :], c, resident.sub[i, :, :, :], feed.team.thread, plan
                     )
                 weight_words = words.sub[0, j, :] if weighted else None
                 bias_words = words.sub[count - 1, j, :] if count > int(weighted) else None
-                row_clusters.widen_again(kept.sub[c, :], result, x, order, plan)
+                row_clusters.widen_again(kept.sub[c, :], result, x, feed, plan)
                 scale_and_shift(
                     x, p, q, weight_words, bias_words, mean, scale, None, weight_words, bias_words
                 )
@@ -491,54 +488,36 @@ def norm_clusters(
     )
     parameters = tuple(rows.vectors(p, plan) for p in (W, B) if p is not None)
     resident, loaded = row_clusters.allocate_resident(plan.resident, plan)
-    stages, full, empty, ahead, team = row_clusters.allocate(plan, 4 if centered else 2)
-    rank, policy, height = (
-        T.cuda.cluster_cta_rank(),
-        row_clusters.first_to_leave(),
-        T.cast(M, "int32"),
-    )
-    streamed = parameters[plan.resident :]
-    feed = row_clusters.Feed(
-        X, height, streamed, stages, full, empty, ahead, rank, policy, team.thread
-    )
-    row_clusters.begin(feed, plan)
+    feed = row_clusters.start(X, parameters[plan.resident :], 4 if centered else 2, plan)
     # After the first rows, which are wanted before them.
     for i in T.unroll(plan.resident):
         if row_clusters.fills_first(plan):
-            row_clusters.fetch_resident(resident, loaded, i, parameters[i], rank, plan)
+            row_clusters.fetch_resident(resident, loaded, i, parameters[i], feed.rank, plan)
     T.cuda.cluster_wait()
 
     kept = T.alloc_local((plan.chunks, plan.vector_elems), X.dtype, layout="default")
     x = T.alloc_local((plan.vector_elems, 1), "float32", layout="default")
     p = T.alloc_local((plan.vector_elems, 1), "float32", layout="default")
     q = T.alloc_local((plan.vector_elems, 1), "float32", layout="default")
-    stage, parity = row_clusters.first_position(team, plan)
+    turn, row, stage, parity = row_clusters.first_row(feed, plan)
     round_parity = T.int32(0)
-    turn = T.cast(team.number, "int32")
-    row = row_clusters.number_of(turn, feed, plan)
-    while row < height:
-        row_clusters.take_turn(team, turn, plan)
-        row_clusters.draw(tickets, feed, team, turn, plan)
+    while row < feed.height:
+        row_clusters.begin_row(tickets, feed, turn, plan)
         mean, square, stage, parity = take_moments(
             kept, x, p, q, feed, stage, parity, turn, centered, plan
         )
-        row_clusters.pass_turn(team, turn, feed, plan)
-        mean, square = moments_of_cluster(
-            mean, square, feed, team, turn, round_parity, centered, plan
-        )
-        row_clusters.refill_before(feed, stage, parity, turn, plan.part_steps, plan)
-        row_clusters.end_exchange(team, turn, feed, plan)
+        row_clusters.pass_turn(feed, turn, plan)
+        mean, square = moments_of_cluster(mean, square, feed, turn, round_parity, centered, plan)
+        row_clusters.end_exchange(feed, turn, stage, parity, plan)
         round_parity = round_parity ^ 1
         scale = T.rsqrt(square * (1.0 / plan.row_elems) + eps)
         if plan.resident > 0:
             T.cuda.mbarrier_wait(loaded.ptr_to([0]), 0)
         stage, parity = finish_part(
-            kept, x, p, q, mean if centered else None, scale, W is not None, resident, team.order,
-            feed, Y, row, turn, stage, parity, plan,
+            kept, x, p, q, mean if centered else None, scale, W is not None, resident, feed, Y, row,
+            turn, stage, parity, plan,
         )  # fmt: skip
-        stage, parity = row_clusters.past_other_teams(stage, parity, plan)
-        turn = turn + plan.teams
-        row = row_clusters.number_of(turn, feed, plan)
+        turn, row, stage, parity = row_clusters.next_row(feed, turn, stage, parity, plan)
 
 
 def rms_norm(x, weight=None, eps=1e-6, out=None):

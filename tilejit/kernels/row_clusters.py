@@ -320,9 +320,8 @@ def tickets_for(source):
 @dataclass(frozen=True)
 class Team:
     """Who a thread works with: the team's number, the thread's in it, the first warp, and what the team
-    exchanges by: ``slots``, ``here`` (all of a round are here), ``free`` (they may be overwritten). ``order``:
-    the order of the bytes of a word, in shared memory. ``ticket``: the last one that its first thread in the
-    cluster's first CTA drew, a register."""
+    exchanges by: ``slots``, ``here`` (all of a round are here), ``free`` (they may be overwritten). ``ticket``:
+    the last one that its first thread in the cluster's first CTA drew, a register."""
 
     number: Any
     thread: Any
@@ -330,14 +329,33 @@ class Team:
     slots: Any
     here: Any
     free: Any
-    order: Any
     ticket: Any
 
 
+@dataclass(frozen=True)
+class Feed:
+    """What the ring of a CTA, ``stages`` with their barriers, brings to the executing thread's ``team``: the
+    cluster's rows of ``X``, whose numbers are ``ahead``, and the vectors of the streamed ``parameters``.
+    ``policy``: of rows in L2, those read and those written. ``order``: that of the bytes of a word, in shared
+    memory."""
+
+    X: Any
+    height: Any
+    parameters: tuple[Any, ...]
+    stages: Any
+    full: Any
+    empty: Any
+    ahead: Any
+    order: Any
+    rank: Any
+    policy: Any
+    team: Team
+
+
 @jit
-def allocate(plan: T.constexpr, slot_words: T.constexpr):
-    """(stages, full, empty, the numbers of the cluster's rows to come, the executing thread's team),
-    initialised; all threads of the CTA call. ``T.cuda.cluster_wait`` must follow."""
+def start(X, parameters, slot_words: T.constexpr, plan: T.constexpr):
+    """The feed, initialised, its first stages requested; all threads of the CTA call.
+    ``T.cuda.cluster_wait`` must follow. ``parameters``: those that are streamed."""
     stages = T.alloc_shared(
         (plan.stages, plan.stage_chunks, plan.threads, plan.words),
         plan.word,
@@ -361,6 +379,16 @@ def allocate(plan: T.constexpr, slot_words: T.constexpr):
             ahead[i] = first_number(i)
     ring.create(full, empty, 1, plan.warps)
     T.cuda.cluster_arrive()
+    rank, policy, height = T.cuda.cluster_cta_rank(), first_to_leave(), T.cast(X.shape[0], "int32")
+    team = team_of(slots, here, free, plan)
+    feed = Feed(X, height, parameters, stages, full, empty, ahead, order, rank, policy, team)
+    fill_ring(feed, plan)
+    return feed
+
+
+@jit
+def team_of(slots, here, free, plan: T.constexpr):
+    """The executing thread's; ``slots``, ``here`` and ``free`` are those of all teams."""
     number, first_warp, thread = 0, 0, T.cuda.thread_idx("x")
     if plan.teams > 1:
         number = T.cuda.warp_id() // plan.warps
@@ -370,11 +398,83 @@ def allocate(plan: T.constexpr, slot_words: T.constexpr):
     T.assume(0 <= thread < plan.threads)
     ticket = T.alloc_local((1,), "uint32", layout="default")
     ticket[0] = T.uint32(0)
-    team = Team(
+    return Team(
         number, thread, first_warp, slots.sub[number, :, :], here.sub[number, :],
-        free.sub[number, :], order, ticket,
+        free.sub[number, :], ticket,
     )  # fmt: skip
-    return stages, full, empty, ahead, team
+
+
+# --- a row, from the team's point of view
+
+
+@jit
+def first_row(feed, plan: T.constexpr):
+    """(its turn among the cluster's rows, its number, its position in the ring: stage and parity)."""
+    stage, parity = T.int32(0), T.int32(0)
+    for before in T.unroll(plan.teams - 1):
+        if feed.team.number > before:
+            stage, parity = ring.following(stage, parity, plan.stages, plan.row_steps)
+    turn = T.cast(feed.team.number, "int32")
+    return turn, number_of(turn, feed, plan), stage, parity
+
+
+@jit
+def next_row(feed, turn, stage, parity, plan: T.constexpr):
+    """The same of the team's next row, from the turn of the last one and the position after it."""
+    if plan.teams > 1:
+        stage, parity = ring.following(
+            stage, parity, plan.stages, (plan.teams - 1) * plan.row_steps
+        )
+    turn = turn + plan.teams
+    return turn, number_of(turn, feed, plan), stage, parity
+
+
+@jit
+def begin_row(tickets, feed, turn, plan: T.constexpr):
+    """Wait until the cluster's row before this one has been taken: a parity tells apart only two rounds of
+    a stage. And draw a row that comes later."""
+    if plan.teams > 1:
+        if turn > 0:
+            T.cuda.named_barrier_sync(TURN_BARRIER + feed.team.number, 2 * plan.threads)
+    draw(tickets, feed, turn, plan)
+
+
+@jit
+def pass_turn(feed, turn, plan: T.constexpr):
+    """The team has taken its row, and the next one may be."""
+    number = feed.team.number
+    if plan.teams > 1:
+        if number_of(turn + 1, feed, plan) < feed.height:
+            after = T.if_then_else(number == plan.teams - 1, 0, number + 1)
+            T.cuda.named_barrier_arrive(TURN_BARRIER + after, 2 * plan.threads)
+
+
+@jit
+def exchange(words, feed, turn, parity, plan: T.constexpr):
+    """All slots of the team's round are here: ``words`` of every warp, the last of which is for the number of
+    the row that comes so many after row ``turn`` of the cluster."""
+    team, last = feed.team, words.shape[0] - 1
+    words[last] = drawn(feed, plan)
+    cluster_reduce.publish(words, team.slots, team.here, team.free, parity, team.first_warp)
+    cluster_reduce.wait(team.here, parity)
+    if team.thread == 0:
+        place = (turn + plan.lookahead) % plan.known_rows
+        feed.ahead[place] = T.cast(team.slots[0, last], "int32")
+
+
+@jit
+def end_exchange(feed, turn, stage, parity, plan: T.constexpr):
+    """The team has read its slots: those of its next row may come, if there is one. And the refill that
+    ``take_step`` left."""
+    team = feed.team
+    refill_before(feed, stage, parity, turn, plan.part_steps, plan)
+    if number_of(turn + plan.teams, feed, plan) < feed.height:
+        cluster_reduce.release(
+            team.free, EXCHANGE_BARRIER + team.number, plan.threads, team.first_warp
+        )
+
+
+# --- rows that are drawn
 
 
 @jit
@@ -390,7 +490,7 @@ def by_ticket(height, plan: T.constexpr):
 
 
 @jit
-def draw(tickets, feed, team, turn, plan: T.constexpr):
+def draw(tickets, feed, turn, plan: T.constexpr):
     """Ask for a row, by one thread of the cluster, once it is the turn of the team's row ``turn``: so teams draw
     in the order of their rows, and no row comes after one that is not there.
 
@@ -398,34 +498,22 @@ def draw(tickets, feed, team, turn, plan: T.constexpr):
     ``tickets`` comes round to zero with the last."""
     rest = by_ticket(feed.height, plan)
     teams = min(feed.height, plan.teams * T.cuda.num_clusters("x"))
-    if feed.rank == 0 and team.thread == 0:
-        if turn < plan.teams or team.ticket[0] < T.cast(rest, "uint32"):
+    ticket = feed.team.ticket
+    if feed.rank == 0 and feed.team.thread == 0:
+        if turn < plan.teams or ticket[0] < T.cast(rest, "uint32"):
             T.ptx["atom.relaxed.gpu.global.inc.u32"](
-                team.ticket[0], tickets.ptr_to([0]), T.cast(rest + teams - 1, "uint32")
+                ticket[0], tickets.ptr_to([0]), T.cast(rest + teams - 1, "uint32")
             )
 
 
 @jit
-def drawn(feed, team, plan: T.constexpr):
+def drawn(feed, plan: T.constexpr):
     """The number of the row that was drawn, as float32, which is exact for as many rows as a GPU holds."""
     rest = by_ticket(feed.height, plan)
-    ticket = T.cuda.shfl_idx(team.ticket[0], 0)
+    ticket = T.cuda.shfl_idx(feed.team.ticket[0], 0)
     number = T.cast(ticket, "int32") + plan.lookahead * T.cuda.num_clusters("x")
     there = ticket < T.cast(rest, "uint32")
     return T.cast(T.if_then_else(there, number, feed.height), "float32")
-
-
-@jit
-def exchange(words, feed, team, turn, parity, plan: T.constexpr):
-    """All slots of the team's round are here: ``words`` of every warp, the last of which is for the number of
-    the row that comes so many after row ``turn`` of the cluster."""
-    last = words.shape[0] - 1
-    words[last] = drawn(feed, team, plan)
-    cluster_reduce.publish(words, team.slots, team.here, team.free, parity, team.first_warp)
-    cluster_reduce.wait(team.here, parity)
-    if team.thread == 0:
-        place = (turn + plan.lookahead) % plan.known_rows
-        feed.ahead[place] = T.cast(team.slots[0, last], "int32")
 
 
 @jit
@@ -434,51 +522,7 @@ def number_of(turn, feed, plan: T.constexpr):
     return feed.ahead[turn % plan.known_rows]
 
 
-@jit
-def first_position(team, plan: T.constexpr):
-    """Of the team's first row in the ring."""
-    stage, parity = T.int32(0), T.int32(0)
-    for before in T.unroll(plan.teams - 1):
-        if team.number > before:
-            stage, parity = ring.following(stage, parity, plan.stages, plan.row_steps)
-    return stage, parity
-
-
-@jit
-def past_other_teams(stage, parity, plan: T.constexpr):
-    """The position of the team's next row, from that after its last one."""
-    if plan.teams > 1:
-        stage, parity = ring.following(
-            stage, parity, plan.stages, (plan.teams - 1) * plan.row_steps
-        )
-    return stage, parity
-
-
-@jit
-def take_turn(team, turn, plan: T.constexpr):
-    """Wait until the cluster's row before this one has been taken: a parity tells apart only two rounds of
-    a stage."""
-    if plan.teams > 1:
-        if turn > 0:
-            T.cuda.named_barrier_sync(TURN_BARRIER + team.number, 2 * plan.threads)
-
-
-@jit
-def pass_turn(team, turn, feed, plan: T.constexpr):
-    """The team has taken its row, and the next one may be."""
-    if plan.teams > 1:
-        if number_of(turn + 1, feed, plan) < feed.height:
-            after = T.if_then_else(team.number == plan.teams - 1, 0, team.number + 1)
-            T.cuda.named_barrier_arrive(TURN_BARRIER + after, 2 * plan.threads)
-
-
-@jit
-def end_exchange(team, turn, feed, plan: T.constexpr):
-    """The team has read its slots: those of its next row may come, if there is one."""
-    if number_of(turn + plan.teams, feed, plan) < feed.height:
-        cluster_reduce.release(
-            team.free, EXCHANGE_BARRIER + team.number, plan.threads, team.first_warp
-        )
+# --- the ring
 
 
 @jit
@@ -537,24 +581,6 @@ def fetch_tail(to, vectors, rank, mbar, policy, plan: T.constexpr):
             T.ptx[FETCH_ROW](to.ptr_to([0, 0]), source, nbytes, mbar, policy)
 
 
-@dataclass(frozen=True)
-class Feed:
-    """What the ring of a CTA brings: the cluster's rows of ``X``, whose numbers are ``ahead``, and the vectors
-    of the streamed ``parameters``. As ``allocate`` gives them: ``stages``, ``full``, ``empty``, ``ahead``.
-    ``policy``: of rows in L2, those read and those written. ``thread``: the executing one in its team."""
-
-    X: Any
-    height: Any
-    parameters: tuple[Any, ...]
-    stages: Any
-    full: Any
-    empty: Any
-    ahead: Any
-    rank: Any
-    policy: Any
-    thread: Any
-
-
 @jit
 def request_step(feed, stage, row, step: T.constexpr, plan: T.constexpr):
     """Bulk copy of step ``step`` of row ``row`` into a stage that is empty."""
@@ -578,11 +604,11 @@ def request_step(feed, stage, row, step: T.constexpr, plan: T.constexpr):
 @jit
 def refills(feed, plan: T.constexpr):
     """Is this the thread of its team that keeps the ring filled?"""
-    return feed.thread == plan.threads - 32
+    return feed.team.thread == plan.threads - 32
 
 
 @jit
-def begin(feed, plan: T.constexpr):
+def fill_ring(feed, plan: T.constexpr):
     """Request what fills the ring first."""
     for stage in T.unroll(plan.stages):
         wanted = first_number(stage // plan.row_steps)
@@ -620,7 +646,7 @@ def read_step(feed, words, stage, parity, step: T.constexpr, plan: T.constexpr):
         T.cuda.tile.apply(
             T.ptx["ld.shared.v4.b32"],
             words.view(plan.word),
-            feed.stages.sub[stage, 0 : len(chunks), feed.thread, :],
+            feed.stages.sub[stage, 0 : len(chunks), feed.team.thread, :],
         )
     ring.release_read(feed.empty, stage)
     return ring.following(stage, parity, plan.stages)
@@ -629,8 +655,8 @@ def read_step(feed, words, stage, parity, step: T.constexpr, plan: T.constexpr):
 @jit
 def owns_tail(feed, plan: T.constexpr):
     """Does this thread own a vector of the tail?"""
-    own = feed.thread < plan.tail_share
-    return own and feed.rank * plan.tail_share + feed.thread < plan.tail_vectors
+    own = feed.team.thread < plan.tail_share
+    return own and feed.rank * plan.tail_share + feed.team.thread < plan.tail_vectors
 
 
 @jit
@@ -650,8 +676,8 @@ def take_step(kept, feed, stage, parity, turn, step: T.constexpr, plan: T.conste
 
 
 @jit
-def widen_again(kept, words, x, order, plan: T.constexpr):
-    """x = a chunk of ``kept`` as float32, for a second time; ``words`` is scratch, ``order`` the team's.
+def widen_again(kept, words, x, feed, plan: T.constexpr):
+    """x = a chunk of ``kept`` as float32, for a second time; ``words`` is scratch.
 
     The bytes change places by an order that compilers do not know. Else they would keep the float32 values of
     the first time, in twice as many registers as there are for 16-bit elements."""
@@ -660,7 +686,7 @@ def widen_again(kept, words, x, order, plan: T.constexpr):
     else:
         source, target = kept.view(plan.word), words.view(plan.word)
         for i in T.unroll(plan.words):
-            T.ptx["prmt.b32"](target[i], source[i], source[i], order[0])
+            T.ptx["prmt.b32"](target[i], source[i], source[i], feed.order[0])
         rows.widen(words, x)
 
 
@@ -668,9 +694,9 @@ def widen_again(kept, words, x, order, plan: T.constexpr):
 def mine(vectors, c: T.constexpr, feed, plan: T.constexpr):
     """The thread's chunk ``c`` of a row; only threads that own it ask for one of the tail."""
     if c < plan.full_chunks:
-        return full_parts(vectors, plan).sub[feed.rank, c, feed.thread, :]
+        return full_parts(vectors, plan).sub[feed.rank, c, feed.team.thread, :]
     tail = vectors.sub[plan.ctas * plan.part_vectors : plan.vectors_per_row, :]
-    return tail.sub[feed.rank * plan.tail_share + feed.thread, :]
+    return tail.sub[feed.rank * plan.tail_share + feed.team.thread, :]
 
 
 @jit
@@ -692,7 +718,7 @@ def put_chunk(x, c: T.constexpr, words, Y, row, feed, plan: T.constexpr):
 @jit
 def allocate_resident(count: T.constexpr, plan: T.constexpr):
     """(parts of ``count`` parameters, their barrier), initialised; None without any. The barrier of
-    ``allocate`` must follow."""
+    ``start`` must follow."""
     if count == 0:
         return None, None
     parts = T.alloc_shared(

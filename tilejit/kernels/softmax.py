@@ -173,28 +173,18 @@ def softmax_clusters(
             min_blocks_per_sm=plan.min_blocks,
         )
     )
-    stages, full, empty, ahead, team = row_clusters.allocate(plan, 4)
-    rank, policy, height = (
-        T.cuda.cluster_cta_rank(),
-        row_clusters.first_to_leave(),
-        T.cast(M, "int32"),
-    )
-    feed = row_clusters.Feed(X, height, (), stages, full, empty, ahead, rank, policy, team.thread)
-    row_clusters.begin(feed, plan)
+    feed = row_clusters.start(X, (), 4, plan)
     T.cuda.cluster_wait()
 
     kept = T.alloc_local((plan.chunks, plan.vector_elems), X.dtype, layout="default")
     words = T.alloc_local((plan.vector_elems,), X.dtype, layout="default")
     x = T.alloc_local((plan.step_elems, 1), "float32", layout="default")
     parts = T.alloc_local((plan.step_elems // 2, 1), "float32", layout="default")
-    stage, parity = row_clusters.first_position(team, plan)
+    turn, row, stage, parity = row_clusters.first_row(feed, plan)
     round_parity = T.int32(0)
-    turn = T.cast(team.number, "int32")
-    row = row_clusters.number_of(turn, feed, plan)
-    while row < height:
+    while row < feed.height:
         top, total = T.float32(LOWEST), T.float32(0.0)
-        row_clusters.take_turn(team, turn, plan)
-        row_clusters.draw(tickets, feed, team, turn, plan)
+        row_clusters.begin_row(tickets, feed, turn, plan)
         for step in T.unroll(plan.part_steps):
             stage, parity = row_clusters.take_step(kept, feed, stage, parity, turn, step, plan)
             chunks = plan.chunks_of(step)
@@ -203,32 +193,29 @@ def softmax_clusters(
                 own = kept.sub[chunks[0] : chunks[0] + len(chunks), :]
                 rows.widen(own.view(len(chunks) * plan.vector_elems), values)
                 top, total = take_in(values, parts, top, total)
-        row_clusters.pass_turn(team, turn, feed, plan)
-        top, total = combine_cluster(top, total, feed, team, turn, round_parity, plan)
-        row_clusters.refill_before(feed, stage, parity, turn, plan.part_steps, plan)
-        row_clusters.end_exchange(team, turn, feed, plan)
+        row_clusters.pass_turn(feed, turn, plan)
+        top, total = combine_cluster(top, total, feed, turn, round_parity, plan)
+        row_clusters.end_exchange(feed, turn, stage, parity, plan)
         round_parity = round_parity ^ 1
         scale = 1.0 / total
         for c in T.unroll(plan.chunks):
             if c < plan.full_chunks or row_clusters.owns_tail(feed, plan):
                 values = x.sub[0 : plan.vector_elems]
-                row_clusters.widen_again(kept.sub[c, :], words, values, team.order, plan)
+                row_clusters.widen_again(kept.sub[c, :], words, values, feed, plan)
                 result_of(values, top, scale)
                 row_clusters.put_chunk(values, c, words, Y, row, feed, plan)
-        stage, parity = row_clusters.past_other_teams(stage, parity, plan)
-        turn = turn + plan.teams
-        row = row_clusters.number_of(turn, feed, plan)
+        turn, row, stage, parity = row_clusters.next_row(feed, turn, stage, parity, plan)
 
 
 @jit
-def combine_cluster(top, total, feed, team, turn, parity, plan: T.constexpr):
+def combine_cluster(top, total, feed, turn, parity, plan: T.constexpr):
     """``combine`` over a cluster: one exchange of pairs (maximum, sum relative to it)."""
     words = T.alloc_local((4,), "float32", layout="default")
     words[0] = reduce.lanes(top, reduce.maximum)
     words[1] = reduce.lanes(rescale(total, top, words[0]), reduce.add)
     words[2] = 0.0
-    row_clusters.exchange(words, feed, team, turn, parity, plan)
-    slots = team.slots
+    row_clusters.exchange(words, feed, turn, parity, plan)
+    slots = feed.team.slots
     each, lanes = cluster_reduce.own_slots(slots)
     first = T.cuda.lane_id() % lanes
     row_top = slots[first, 0]

@@ -189,6 +189,10 @@ class Mbarriers:
         notes = [("where", self.geometry.describe_thread(int(threads[0])))]
         if ended:
             notes.append(("inval", place(ended.span)))
+            help_ = "synchronise the last use with the thread that invalidates, or init it again before this"
+        else:
+            help_ = "one thread executes mbarrier.init, then a barrier joins it with all who use the object"
+        notes.append(("help", help_))
         self._fault(
             "sim/mbarrier-init", f"`{site.what}` at {self.name(offset)}, which is no mbarrier: {state}",
             site, notes, None if ended is None else ended.span, threads.size,
@@ -331,8 +335,10 @@ class Mbarriers:
             self._fault(
                 "sim/mbarrier-bytes" if barrier.flights else "sim/mbarrier-inval",
                 f"`{site.what}` of {self.name(barrier.offset)} while {under_way}",
-                site, self._byte_notes(barrier), None,
-            )  # fmt: skip
+                site,
+                [*self._byte_notes(barrier), ("help", "wait for the phase before mbarrier.inval")],
+                None,
+            )
         elif self.hazards and not self.shared.watch.ordered_by_memory:
             self._check_over(barrier, thread, site)
 

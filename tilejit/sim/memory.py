@@ -294,7 +294,11 @@ class Memory:
                 f"{site.verb} {nbytes} bytes that hold a live mbarrier: only mbarrier instructions may "
                 "touch it before mbarrier.inval"
             )
-            self.report("sim/mbarrier-object", what, site, lanes, at, window, int(offsets[at[0]]))
+            help_ = "another buffer for data; mbarrier.inval by one thread makes the object memory again"
+            self.report(
+                "sim/mbarrier-object", what, site, lanes, at, window, int(offsets[at[0]]),
+                (("help", help_),),
+            )  # fmt: skip
 
     def landed(
         self,

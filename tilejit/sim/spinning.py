@@ -1,7 +1,7 @@
-"""Loops that spin: a cohort is back at the top of its loop as it was, without having waited for others, and
+"""Loops that spin: a cohort is back at the top of a loop as it was, without having waited for others, and
 no memory has changed meanwhile.
 
-Such a loop goes on as before until somebody changes what it reads. Where nobody is left who could, it never
+It may have turned any loops in between, its outer and inner ones. Such a loop goes on as before until somebody changes what it reads. Where nobody is left who could, it never
 ends; then what it read last tells what it waits for.
 
 Not here: who else may go on (``schedule``).
@@ -25,21 +25,32 @@ MAX_WRITERS = 4
 Note: TypeAlias = tuple[str, str]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Turn:
     """A cohort at the top of a loop. ``state``: its arrays, which are never changed in place; ``changes``:
-    how many there were by then."""
+    how many there were by then. ``stays``: how many later turns are compared with this one, of which
+    ``left`` are to come; each such turn stays twice as long, so that a round of any length is found."""
 
     pc: int
     state: list[Any]
     changes: int
+    stays: int = 1
+    left: int = 1
 
 
 def begin_turn(c: Cohort, pc: int) -> None:
     """The cohort is at the top of a loop; it spins if that is where, and as, it was before."""
-    turn = Turn(pc, _state(c), changes(c.batch))
-    before, c.turn = c.turn, turn
-    c.spins = before is not None and _same(before, turn)
+    if still_spins(c):
+        return
+    turn, before = Turn(pc, _state(c), changes(c.batch)), c.turn
+    if before is None or before.changes != turn.changes:
+        c.turn, c.spins = turn, False
+        return
+    c.spins = before.pc == turn.pc and alike(before.state, turn.state)
+    before.left -= 1
+    if not c.spins and not before.left:
+        turn.stays = turn.left = 2 * before.stays
+        c.turn = turn
 
 
 def still_spins(c: Cohort) -> bool:
@@ -78,11 +89,6 @@ def _state(c: Cohort) -> list[Any]:
         else:
             state += [frame.live, frame.counter, frame.stop]
     return state
-
-
-def _same(before: Turn, now: Turn) -> bool:
-    same_place = (before.pc, before.changes) == (now.pc, now.changes)
-    return same_place and alike(before.state, now.state)
 
 
 def _equal(a: Any, b: Any) -> bool:
