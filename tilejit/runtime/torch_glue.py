@@ -60,7 +60,7 @@ def has_memory(tensor: Any) -> bool:
         if storage.device.type == "meta":
             return False
         storage.data_ptr()  # of a functional tensor, raises
-        return tensor.data_ptr() != 0 or tensor.numel() == 0
+        return bool(tensor.data_ptr() != 0 or tensor.numel() == 0)
     except (RuntimeError, NotImplementedError):
         return False
 
