@@ -133,8 +133,16 @@ class Thread:
     def effect(self, call: ir.Call) -> None:
         if call.op == "device_assert" and not self.value(call.args[0]):
             raise AssertionTrap(call.args[1].value)
+        if call.op == "ptx":
+            self.raw(*call.args)
         if call.op == "print":
             self.printed.append(call.args[0].value.format(*(self.value(a) for a in call.args[1:])))
+
+    def raw(self, name: ir.Text, operands: ir.Tuple, _: ir.Tuple) -> None:
+        """``add.s32``, the one raw instruction there is here."""
+        assert name.value == "add.s32"
+        target, a, b = operands.items
+        self.variables[target.name] = normal(self.value(a) + self.value(b), target.type.dtype)
 
     def value(self, e: Any) -> Any:
         match e:

@@ -17,7 +17,16 @@ from typing import Any
 
 from tilejit.dtypes import DType
 from tilejit.errors import Span, TileError
-from tilejit.frontend import carry, control, env, intrinsics, operators, python_builtins, tensors
+from tilejit.frontend import (
+    carry,
+    control,
+    env,
+    intrinsics,
+    operators,
+    python_builtins,
+    raw,
+    tensors,
+)
 from tilejit.frontend.captures import refusal
 from tilejit.frontend.expressions import evaluate, evaluate_all, settle_all
 from tilejit.frontend.kernel import Kernel, parse
@@ -43,10 +52,12 @@ IMMUTABLE_METHODS = (bool, int, float, str, bytes, tuple, range, frozenset)
 
 def call(lw: Lowering, node: ast.Call) -> Any:
     callee = evaluate(lw, node.func)
-    mark = len(lw.block)
     hint, lw.hint = lw.hint, None
+    if isinstance(callee, Instruction | PtxPrefix):
+        raw.call(lw, as_instruction(callee), node)
+        lw.hint = hint
+        return None
     args, kwargs = _arguments(lw, node)
-    del mark
     lw.hint = hint
     with lw.at(node):
         return invoke(lw, callee, args, kwargs, node)
@@ -90,7 +101,12 @@ def invoke(
     if isinstance(callee, DType):
         return _convert(lw, callee, args, kwargs)
     if isinstance(callee, Instruction | PtxPrefix):
-        return intrinsics.raw_ptx(lw, as_instruction(callee), args, kwargs)
+        return raw.issue(
+            lw,
+            as_instruction(callee),
+            [raw.Operand(a) for a in args],
+            {k: raw.Operand(v) for k, v in kwargs.items()},
+        )
     kernel = kernel_of(callee)
     if kernel is not None:
         return inline(lw, kernel, args, kwargs, node)

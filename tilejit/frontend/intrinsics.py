@@ -1,7 +1,8 @@
 """What each function of the kernel language means: found by identity, never by name.
 
 Arguments are bound to the function's real Python signature first. Not here: those signatures
-(``language``), the operations (``ir.ops``), contracts of tile instructions (families).
+(``language``), the operations (``ir.ops``), contracts of tile instructions (families), raw
+instructions (``raw``).
 """
 
 # ruff: noqa: RET503 (Lowering.refuse never returns)
@@ -35,20 +36,11 @@ from tilejit.language import core, cuda, scalar_math, tile
 from tilejit.language.annotations import constexpr
 from tilejit.ptx import types as ptx_types
 from tilejit.ptx.forms import Form, OperandSpec
-from tilejit.ptx.instruction import (
-    AddressOperand,
-    Instruction,
-    PredicateOperand,
-    PtxPrefix,
-    Sink,
-    as_instruction,
-)
+from tilejit.ptx.instruction import Instruction, PtxPrefix, as_instruction
 from tilejit.target import Target
 
 Handler = Callable[[Lowering, list[Any], dict[str, Any]], Any]
 SCOPES = ("thread", "warp", "warpgroup", "cta", "cluster")
-SINK = ir.Text("_")
-"""How ``T.ptx.SINK`` stands in a raw call's operands."""
 
 
 def find(callee: Any) -> Handler | None:
@@ -454,10 +446,10 @@ def _tile_operand(lw: Lowering, value: Any, index: int, count: int, forms: tuple
     if isinstance(value, ir.View | ir.Region):
         return value
     if is_scalar(value):
-        written = any("w" in spec.direction for spec in _specs(forms, index, count))
+        written = any("w" in spec.direction for spec in operand_specs(forms, index, count))
         return value if written else lw.keep(value, "scalar")
     if is_number(value):
-        return typed_literal(lw, value, _specs(forms, index, count))
+        return typed_literal(lw, value, operand_specs(forms, index, count))
     if value is None:
         lw.refuse(
             "operand", f"operand {index} is None", help="test an optional tensor with `is not None`"
@@ -467,7 +459,8 @@ def _tile_operand(lw: Lowering, value: Any, index: int, count: int, forms: tuple
     )
 
 
-def _specs(forms: tuple[Form, ...], index: int, count: int) -> list[OperandSpec]:
+def operand_specs(forms: tuple[Form, ...], index: int, count: int) -> list[OperandSpec]:
+    """What operand ``index`` of ``count`` may be, by the forms that take as many."""
     exact = [f for f in forms if len(f.operands) == count] or list(forms)
     specs = [f.operands[index] for f in exact if index < len(f.operands)]
     return [s for s in specs if s.lanes == 1] or specs
@@ -541,111 +534,6 @@ def _ewise(lw: Lowering, function: Any, dst: Any, *inputs: Any, scope: Any) -> N
     attrs = ir.ScopeAttrs(_scope(lw, scope))
     call = ir.Call("tile.ewise", args, attrs=attrs, span=lw.here())
     lw.emit(ir.Evaluate(call, span=lw.here()))
-
-
-# --- raw instructions
-
-
-def raw_ptx(
-    lw: Lowering, instruction: Instruction, args: list[Any], kwargs: dict[str, Any]
-) -> None:
-    """``T.ptx…(destinations, sources, pred=…)``: one instruction, a statement without a value."""
-    forms = instruction.forms
-    unknown = [k for k in kwargs if k not in ("pred", "preserve_dst")]
-    if unknown:
-        lw.refuse("arguments", f"{instruction}: unknown keyword {unknown[0]!r}",
-                  help="raw instructions take pred= and preserve_dst=")  # fmt: skip
-    args = _with_sink(args, forms)
-    operands = _raw_specs(forms, args)
-    items = tuple(_raw_operand(lw, value, specs) for value, specs in zip(args, operands))
-    keywords = []
-    if kwargs.get("pred") is not None:
-        test = operators.typed(lw, operators.truth(lw, kwargs["pred"]))
-        keywords.append(ir.Keyword("pred", test, span=lw.here()))
-    if "preserve_dst" in kwargs:
-        keywords.append(
-            ir.Keyword("preserve_dst", operators.typed(lw, bool(kwargs["preserve_dst"])))
-        )
-    call = ir.Call(
-        "ptx", (ir.Text(instruction.spelling), ir.Tuple(items), ir.Tuple(tuple(keywords))),
-        span=lw.here(),
-    )  # fmt: skip
-    lw.emit(ir.Evaluate(call, span=lw.here()))
-    _mark_written(lw, items, operands)
-
-
-def _raw_specs(forms: tuple[Form, ...], args: list[Any]) -> list[list[OperandSpec]]:
-    """The operands that each argument may be one of, or a part of."""
-    spread = [specs for form in forms if (specs := _spread(form, args)) is not None]
-    return [[specs[i] for specs in spread] or _specs(forms, i, len(args)) for i in range(len(args))]
-
-
-def _spread(form: Form, args: list[Any]) -> list[OperandSpec] | None:
-    """The operand of each argument, where registers and a tensor map's coordinates may stand one after
-    another or in a group; None where the form takes another number of arguments."""
-    specs: list[OperandSpec] = []
-    for spec in form.operands:
-        if spec.optional and len(specs) == len(args):
-            break
-        if spec.kind == "map":
-            specs.append(spec)
-        grouped = len(specs) < len(args) and isinstance(args[len(specs)], tuple | list)
-        spreads = spec.kind in ("map", "reg", "pred") and not grouped
-        specs += [spec] * (spec.lanes if spreads else 1)
-    return specs if len(specs) == len(args) else None
-
-
-def _mark_written(lw: Lowering, items: tuple[Any, ...], operands: list[list[OperandSpec]]) -> None:
-    """Variables that the instruction writes are not immutable."""
-    for item, specs in zip(items, operands):
-        if any("w" in spec.direction for spec in specs):
-            for part in item.items if isinstance(item, ir.Tuple) else (item,):
-                if isinstance(part, ir.Var):
-                    lw.mutable.add(part.name)
-
-
-def _with_sink(args: list[Any], forms: tuple[Form, ...]) -> list[Any]:
-    """A left-out result nobody wants (``mbarrier.arrive.expect_tx(mbar, n)``) is the sink."""
-    counts = {len(f.operands) for f in forms} | {
-        sum(not o.optional for o in f.operands) for f in forms
-    }
-    first_is_sink = all(f.operands and f.operands[0].sinkable for f in forms)
-    if first_is_sink and len(args) not in counts and len(args) + 1 in counts:
-        return [Sink(), *args]
-    return args
-
-
-def _raw_operand(lw: Lowering, value: Any, specs: list[OperandSpec]) -> Any:
-    if isinstance(value, Sink):
-        return SINK
-    if isinstance(value, AddressOperand):
-        return _offset_address(lw, value)
-    if isinstance(value, PredicateOperand):
-        return operators.typed(lw, operators.truth(lw, value.value))
-    if isinstance(value, tuple | list):
-        return ir.Tuple(tuple(_raw_operand(lw, item, specs) for item in value))
-    if is_number(value):
-        return typed_literal(lw, value, specs)
-    if is_runtime(value):
-        return value
-    lw.refuse(
-        "operand",
-        f"an operand of a raw instruction is a scalar or a pointer, got {describe(value)}",
-    )
-
-
-def _offset_address(lw: Lowering, operand: AddressOperand) -> Any:
-    pointer, offset = operand.pointer, tensors.extent(lw, operand.offset_bytes)
-    if not is_scalar(pointer):
-        lw.refuse("operand", f"T.ptx.addr takes a pointer, got {describe(pointer)}")
-    if isinstance(pointer, ir.Address):
-        moved = build.index_add(pointer.offset_bytes, offset)
-        return ir.Address(pointer.buffer, moved, pointer.type, span=lw.here())
-    kind = pointer.type
-    word = operators.pointer_dtype(kind) if isinstance(kind, ir.PointerType) else dtype_of(pointer)
-    bits = build.bitcast(pointer, ir.ScalarType(word))
-    moved = build.add(bits, operators.const(lw, offset, word), span=lw.here())
-    return build.bitcast(moved, kind) if isinstance(kind, ir.PointerType) else moved
 
 
 # --- the table
