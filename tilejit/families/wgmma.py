@@ -340,8 +340,9 @@ def _register_recipe(call: TileCall, form: Form, position: int) -> str:
         maker, dtype = "wgmma_words_layout", "uint32"
     return (
         f'{NAMES[position]} in registers: T.alloc_local(({lead}{axes}, {ROWS}, {columns}), "{dtype}", '
-        f"layout=T.cuda.{maker}({columns}, ({axes}){more})); one tile alone is a view with repeats of 1: "
-        f".view({lead}1, 1, {ROWS}, {columns})"
+        f"layout=T.cuda.{maker}({columns}, ({axes}){more})); one tile alone is a view with repeats of 1, of a "
+        f"thread's own registers, too: .view({lead}1, 1, {ROWS}, {columns}, layout=T.cuda.{maker}({columns}, "
+        f"(1, 1){more}))"
     )
 
 

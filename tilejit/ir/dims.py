@@ -167,7 +167,8 @@ def contribution(
         if value is None:
             raise LayoutError(
                 f"{where} runs over {i.axis}: who holds an element is fixed when compiling, so its "
-                "index must be a compile-time integer"
+                "index must be a compile-time integer; a thread's own registers are "
+                '.view(…, layout="default")'
             )
         owners[i.axis] = owners.get(i.axis, 0) + value * i.stride
     return total

@@ -380,12 +380,12 @@ def elements_of_thread(feed, plan: T.constexpr):
 
 
 @jit
-def moments_of_cluster(mean, square, feed, turn, parity, centered: T.constexpr, plan: T.constexpr):
+def moments_of_cluster(mean, square, feed, turn, centered: T.constexpr, plan: T.constexpr):
     """(mean, sum of squared differences) of the row from every thread's own: one exchange."""
     if not centered:
         words = T.alloc_local((2,), "float32", layout="default")
         words[0] = reduce.lanes(square, reduce.add)
-        row_clusters.exchange(words, feed, turn, parity, plan)
+        row_clusters.exchange(words, feed, turn, plan)
         return T.float32(0.0), cluster_reduce.combined(feed.team.slots, reduce.add)
     words = T.alloc_local((4,), "float32", layout="default")
     warp = T.cuda.warp_id() - feed.team.first_warp
@@ -394,7 +394,7 @@ def moments_of_cluster(mean, square, feed, turn, parity, centered: T.constexpr, 
     own_elems = elements_of_thread(feed, plan)
     words[0], words[1] = merge(mean, square, own_elems, leader, warp_elems, 32)
     words[2] = 0.0
-    row_clusters.exchange(words, feed, turn, parity, plan)
+    row_clusters.exchange(words, feed, turn, plan)
     return merge_slots(feed.team.slots, plan)
 
 
@@ -500,16 +500,14 @@ def norm_clusters(
     p = T.alloc_local((plan.vector_elems, 1), "float32", layout="default")
     q = T.alloc_local((plan.vector_elems, 1), "float32", layout="default")
     turn, row, stage, parity = row_clusters.first_row(feed, plan)
-    round_parity = T.int32(0)
     while row < feed.height:
         row_clusters.begin_row(tickets, feed, turn, plan)
         mean, square, stage, parity = take_moments(
             kept, x, p, q, feed, stage, parity, turn, centered, plan
         )
         row_clusters.pass_turn(feed, turn, plan)
-        mean, square = moments_of_cluster(mean, square, feed, turn, round_parity, centered, plan)
+        mean, square = moments_of_cluster(mean, square, feed, turn, centered, plan)
         row_clusters.end_exchange(feed, turn, stage, parity, plan)
-        round_parity = round_parity ^ 1
         scale = T.rsqrt(square * (1.0 / plan.row_elems) + eps)
         if plan.resident > 0:
             T.cuda.mbarrier_wait(loaded.ptr_to([0]), 0)

@@ -450,10 +450,11 @@ def pass_turn(feed, turn, plan: T.constexpr):
 
 
 @jit
-def exchange(words, feed, turn, parity, plan: T.constexpr):
+def exchange(words, feed, turn, plan: T.constexpr):
     """All slots of the team's round are here: ``words`` of every warp, the last of which is for the number of
     the row that comes so many after row ``turn`` of the cluster."""
     team, last = feed.team, words.shape[0] - 1
+    parity = turn // plan.teams % 2
     words[last] = drawn(feed, plan)
     cluster_reduce.publish(words, team.slots, team.here, team.free, parity, team.first_warp)
     cluster_reduce.wait(team.here, parity)

@@ -181,7 +181,6 @@ def softmax_clusters(
     x = T.alloc_local((plan.step_elems, 1), "float32", layout="default")
     parts = T.alloc_local((plan.step_elems // 2, 1), "float32", layout="default")
     turn, row, stage, parity = row_clusters.first_row(feed, plan)
-    round_parity = T.int32(0)
     while row < feed.height:
         top, total = T.float32(LOWEST), T.float32(0.0)
         row_clusters.begin_row(tickets, feed, turn, plan)
@@ -194,9 +193,8 @@ def softmax_clusters(
                 rows.widen(own.view(len(chunks) * plan.vector_elems), values)
                 top, total = take_in(values, parts, top, total)
         row_clusters.pass_turn(feed, turn, plan)
-        top, total = combine_cluster(top, total, feed, turn, round_parity, plan)
+        top, total = combine_cluster(top, total, feed, turn, plan)
         row_clusters.end_exchange(feed, turn, stage, parity, plan)
-        round_parity = round_parity ^ 1
         scale = 1.0 / total
         for c in T.unroll(plan.chunks):
             if c < plan.full_chunks or row_clusters.owns_tail(feed, plan):
@@ -208,13 +206,13 @@ def softmax_clusters(
 
 
 @jit
-def combine_cluster(top, total, feed, turn, parity, plan: T.constexpr):
+def combine_cluster(top, total, feed, turn, plan: T.constexpr):
     """``combine`` over a cluster: one exchange of pairs (maximum, sum relative to it)."""
     words = T.alloc_local((4,), "float32", layout="default")
     words[0] = reduce.lanes(top, reduce.maximum)
     words[1] = reduce.lanes(rescale(total, top, words[0]), reduce.add)
     words[2] = 0.0
-    row_clusters.exchange(words, feed, turn, parity, plan)
+    row_clusters.exchange(words, feed, turn, plan)
     slots = feed.team.slots
     each, lanes = cluster_reduce.own_slots(slots)
     first = T.cuda.lane_id() % lanes

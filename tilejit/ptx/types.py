@@ -84,6 +84,14 @@ def accepts(spec: OperandSpec, dtype: DType) -> bool:
     return dtype in (scalar_type(spec.type), container_type(spec.type))
 
 
+def stored_as(spec: OperandSpec) -> str:
+    """The element type of a register tile that such a register is an element of."""
+    if spec.kind == "pred":
+        return dtypes.bool_.name
+    element = scalar_type(spec.type) or container_type(spec.type)
+    return "uint32" if element is None else element.name
+
+
 def describe(spec: OperandSpec) -> str:
     """What ``spec`` takes, for messages: ``four float32 or uint32 registers (.f32)``."""
     if spec.kind == "imm":

@@ -369,8 +369,9 @@ class Mbarriers:
             [
                 ("where", describe(thread)),
                 ("other", f"`{earlier.what}` of {describe(other)} at {place(earlier.span)}"),
-                ("help", "wait for the phases of its copies, then T.cuda.cta_sync() (T.cuda.warp_sync(), where "
-                 "one warp alone uses it) before mbarrier.inval"),
+                ("help", "wait for the phase that counts that use (T.cuda.mbarrier_wait), then T.cuda.cta_sync() "
+                 "(T.cuda.warp_sync(), where one warp alone uses it; T.cuda.cluster_sync(), where other CTAs "
+                 "do) before mbarrier.inval"),
             ],
             earlier.span,
             times,

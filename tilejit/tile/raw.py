@@ -341,7 +341,7 @@ def _check_destination(
             f"{spec.name} of {form.spelling} is written: give a variable or an element",
             span=span,
             help="a name bound to a literal is a constant; write to an element of a register tile: "
-            'r = T.alloc_local((1,), "int32", layout="default"), then r[0]',
+            f'r = T.alloc_local((1,), "{types.stored_as(spec)}", layout="default"), then r[0]',
         )
     elif not (isinstance(item.type, nodes.ScalarType) and types.accepts(spec, item.type.dtype)):
         report.error(
