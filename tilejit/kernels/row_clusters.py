@@ -220,7 +220,7 @@ _KIB = 1 << 10
 # benchmarks/notes.md. Shorter rows than ``_LEAST_BYTES`` are those of ``kernels.rows``.
 _SHAPES: dict[tuple[rows.Kernel, int], tuple[Shape, ...]] = {
     ("softmax", 2): (
-        Shape(256 * _KIB, 4, 256, 2, 1, 0, teams=2, stages=10),
+        Shape(256 * _KIB, 4, 256, 4, 1, 0, teams=2, stages=5),
         Shape(512 * _KIB, 8, 256, 2, 1, 0, teams=2, stages=10),
     ),
     ("softmax", 4): (
