@@ -46,6 +46,7 @@ from tilejit.tile.family import (
     TensorBox,
     Transfer,
     Value,
+    only,
 )
 from tilejit.tile.map_spec import Fields
 from tilejit.tile.region import Walk
@@ -827,7 +828,7 @@ def _legal(
         wrong = f"{min(at)} is negative, which a store or reduction may not be"
     if wrong is not None:
         message = f"a box at {shown} is an illegal instruction: {wrong}"
-        machine.fault("sim/coordinates", message, cluster.only(machine, thread))
+        machine.fault("sim/coordinates", message, only(machine, thread))
     return wrong is None
 
 
@@ -875,7 +876,7 @@ def _aligned(machine: Machine, thread: tuple[int, int], origin: int) -> bool:
         machine.fault(
             "sim/alignment",
             f"a box in shared memory starts {left} bytes above a multiple of {ORIGIN_ALIGN_BYTES}",
-            cluster.only(machine, thread),
+            only(machine, thread),
         )
     return not left
 

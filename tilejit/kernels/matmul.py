@@ -529,14 +529,12 @@ def plan_matmul(
 
 def _in_whole_lines(matrix: Facts) -> bool:
     """Are its rows multiples of a line apart?"""
-    _, (pitch, _) = products.launched(matrix)
-    return pitch * matrix.dtype.itemsize % _LINE_BYTES == 0
+    return products.pitch_bytes(matrix) % _LINE_BYTES == 0
 
 
 def _addressable(matrix: Facts) -> bool:
     """May TMA read or write it? Rows start at multiples of 16 bytes."""
-    _, (pitch, _) = products.launched(matrix)
-    return (matrix.address | pitch * matrix.dtype.itemsize) % 16 == 0
+    return (matrix.address | products.pitch_bytes(matrix)) % 16 == 0
 
 
 _MMA_RATE = {2: 37e12, 4: 100e12, 8: 115e12}
@@ -551,12 +549,12 @@ _COPY_SECONDS = 14e-6
 def _copies_pay(m: int, n: int, k: int, copied: list[Facts]) -> bool:
     """Is it faster to copy these matrices to where TMA can address them, and C back, than to leave the
     product to ``matmul_mma``? All of them 16-bit."""
-    bits = 16
+    addresses = 16
     for matrix in copied:
-        bits |= matrix.address | 2 * products.launched(matrix)[1][0]
+        addresses |= matrix.address | products.pitch_bytes(matrix)
     elems = sum(math.prod(matrix.shape) for matrix in copied)
     seconds = m * n * k / _WGMMA_RATE + 4 * elems / _COPY_RATE + len(copied) * _COPY_SECONDS
-    return seconds < m * n * k / _MMA_RATE[bits & -bits]
+    return seconds < m * n * k / _MMA_RATE[addresses & -addresses]
 
 
 class _Rows(NamedTuple):

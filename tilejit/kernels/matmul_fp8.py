@@ -543,12 +543,12 @@ def _rows(what: str, line: str, tensor: Facts, matrix: Facts) -> View | None:
             f"the elements of {what}'s {line}s lie {step} apart, expected 1: tensor cores take 8-bit "
             "elements that lie side by side along K"
         )
-    _, (pitch, _) = products.launched(matrix)
-    if (pitch * elem_bytes | matrix.address) % ALIGN_BYTES:
+    pitch_bytes = products.pitch_bytes(matrix)
+    if (pitch_bytes | matrix.address) % ALIGN_BYTES:
         longer = f", or a view of a matrix with longer {line}s" if row_count > 1 else ""
         raise ValueError(
             f"{line}s of {what} start {matrix.address} bytes past a multiple of {ALIGN_BYTES} and lie "
-            f"{pitch * elem_bytes} bytes apart, expected multiples of {ALIGN_BYTES} bytes, which are all "
+            f"{pitch_bytes} bytes apart, expected multiples of {ALIGN_BYTES} bytes, which are all "
             f"that TMA addresses: {'N' if what == 'out' else 'K'} a multiple of "
             f"{ALIGN_BYTES // elem_bytes}{longer}"
         )

@@ -89,6 +89,12 @@ def launched(matrix: Facts) -> View:
     return (row_count, row_elems), (pitch, 1)
 
 
+def pitch_bytes(matrix: Facts) -> int:
+    """From one row to the next, as a launch describes them."""
+    _, (pitch, _) = launched(matrix)
+    return int(pitch * matrix.dtype.itemsize)
+
+
 def view_of(tensor: Facts, matrix: Facts) -> View | None:
     """How a tensor is passed as the rows of ``matrix``, by ``as_strided``; None as it is, which is faster."""
     view = launched(matrix)

@@ -184,7 +184,7 @@ class ClusterPlan:
 
     @property
     def shared_bytes(self) -> int:
-        """At most: ring, resident parameters, slots of two words, barriers and alignment."""
+        """At most: ring, resident parameters, slots of four words, barriers and alignment."""
         control_bytes = self.teams * (self.slots * 16 + self.ctas * 8) + MAX_STAGES * 16 + 1024
         return self.stages * self.stage_bytes + self.resident * self.part_bytes + control_bytes
 

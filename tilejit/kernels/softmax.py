@@ -214,12 +214,9 @@ def combine_cluster(top, total, feed, turn, plan: T.constexpr):
     words[2] = 0.0
     row_clusters.exchange(words, feed, turn, plan)
     slots = feed.team.slots
+    row_top = cluster_reduce.combined(slots, reduce.maximum)
     each, lanes = cluster_reduce.own_slots(slots)
     first = T.cuda.lane_id() % lanes
-    row_top = slots[first, 0]
-    for j in T.unroll(1, each):
-        row_top = max(row_top, slots[first + j * lanes, 0])
-    row_top = reduce.lanes(row_top, reduce.maximum, lanes)
     row_total = T.float32(0.0)
     for j in T.unroll(each):
         slot = first + j * lanes

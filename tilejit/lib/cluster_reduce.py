@@ -93,14 +93,14 @@ def own_slots(slots):
 
 
 @jit
-def reduce(value, combine, slots, full, empty, parity, first_warp=0):
+def reduce(value, combine, slots, full, empty, parity):
     """Combine over all participants of the cluster: a whole round but for ``release``.
 
     ``combine`` as in ``lib.reduce``; ``slots`` has one word, of the value's type.
     """
     word = T.alloc_local((1,), slots.dtype, layout="default")
     word[0] = groups.lanes(value, combine)
-    publish(word, slots, full, empty, parity, first_warp)
+    publish(word, slots, full, empty, parity)
     wait(full, parity)
     return combined(slots, combine)
 

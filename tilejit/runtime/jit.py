@@ -9,6 +9,7 @@ Not here: the steps of compilation (``pipeline``).
 
 from __future__ import annotations
 
+import sys
 import threading
 import types
 from collections.abc import Callable, Sequence
@@ -507,9 +508,17 @@ class JitFunction(_Entry):
         return plans.evaluate_grid(exprs, scalars)
 
 
+_hidden: set[bool] = set()
+"""Whether torch was there, when entries were hidden: once without it and once with it is enough."""
+
+
 def _hide_entries() -> None:
     """``torch.compile`` does not look into what a kernel is asked for, nor, when it has begun to before
     torch was seen here, into what comes next."""
+    torch_is_there = "torch" in sys.modules
+    if torch_is_there in _hidden:
+        return
+    _hidden.add(torch_is_there)
     torch_glue.hide(
         _hide_entries, _Entry.__call__, _Entry.slow, _Entry.bind, _Entry.signature, _Entry.check,
         _Entry.compile, JitFunction.__getitem__, JitFunction._launch, JitFunction._bind,

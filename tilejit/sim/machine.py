@@ -56,6 +56,7 @@ from tilejit.tile.family import (
     Transfer,
     Value,
     Variable,
+    only,
 )
 
 Action: TypeAlias = Callable[[Cohort], None]
@@ -280,8 +281,6 @@ class SimMachine:
 
     def _callers_map(self, operand: TensorBox, thread: tuple[int, int]) -> TensorMap | None:
         """The map whose picture lies at the operand's address; None, with a fault, where none does."""
-        lane = np.zeros((self._call.cohort.warps, LANES), np.bool_)
-        lane[thread] = True
         self.check_aligned(operand, MAP_ALIGN_BYTES, np.arange(LANES) == thread[1])
         found = self._memory(operand)
         c = self._call.cohort
@@ -294,7 +293,7 @@ class SimMachine:
         map_ = tensor_map.pictured(b"".join(part[thread].tobytes() for part in parts))
         if map_ is None:
             message = "the address of a tensor map holds none that tile.encode_tensor_map made"
-            self.fault("sim/tensor-map", message, lane)
+            self.fault("sim/tensor-map", message, only(self, thread))
         return map_
 
     def transfer(self, thread: tuple[int, int], transfer: Transfer) -> None:

@@ -1,8 +1,9 @@
 """Loops that spin: a cohort is back at the top of a loop as it was, without having waited for others, and
 no memory has changed meanwhile.
 
-It may have turned any loops in between, its outer and inner ones. Such a loop goes on as before until somebody changes what it reads. Where nobody is left who could, it never
-ends; then what it read last tells what it waits for.
+It may have turned any loops in between, its outer and inner ones. Such a loop goes on as before until
+somebody changes what it reads. Where nobody is left who could, it never ends; then what it read last tells
+what it waits for.
 
 Not here: who else may go on (``schedule``).
 """

@@ -9,11 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
-import numpy.typing as npt
-
 from tilejit.ptx.forms import OperandSpec
-from tilejit.tile.family import CTA_WINDOW_BYTES, Machine, Memory, NativeOperand, Transfer
+from tilejit.tile.family import CTA_WINDOW_BYTES, Machine, Memory, NativeOperand, Transfer, only
 
 
 def check_own(
@@ -33,13 +30,6 @@ def check_own(
                 "expected an address of one's own CTA in .shared::cta",
                 wrong,
             )
-
-
-def only(machine: Machine, thread: tuple[int, int]) -> npt.NDArray[np.bool_]:
-    """The lanes of a fault of one thread."""
-    lanes = np.zeros(machine.active().shape, np.bool_)
-    lanes[thread] = True
-    return lanes
 
 
 def to_each(

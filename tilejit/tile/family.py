@@ -365,6 +365,13 @@ class Machine(Protocol):
 # --- parameters and the family itself
 
 
+def only(machine: Machine, thread: tuple[int, int]) -> npt.NDArray[np.bool_]:
+    """The lanes of a fault of one thread."""
+    lanes = np.zeros(machine.active().shape, np.bool_)
+    lanes[thread] = True
+    return lanes
+
+
 @dataclass(frozen=True, slots=True)
 class Param:
     """A keyword a family accepts. ``kind`` static: a compile-time value; runtime: an expression."""
