@@ -44,9 +44,10 @@ check: setup ## formatting, lint, strict types, import arrows
 bench: setup ## run the benchmarks against torch and Triton on the GPU; results in benchmarks/results
 	$(BIN)/python -m benchmarks.run
 
-docs: setup ## renew the generated parts: the evidence and language pages, the README's results
+docs: setup ## renew the generated parts: the evidence and language pages, the shapes of tcgen05.mma, the README's results
 	$(BIN)/python -m tests.evidence_page
 	$(BIN)/python -m tests.language_page
+	$(BIN)/python -m tests.tcgen05_page
 	$(BIN)/python -m tests.sim.test_planted_bugs
 	$(BIN)/python -m benchmarks.summary
 

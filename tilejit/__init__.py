@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from tilejit.pipeline import jit, simulation
     from tilejit.runtime.jit import JitFunction
     from tilejit.runtime.tensor_maps import encode_tensor_map
+    from tilejit.runtime.torch_glue import target_of
 
 __version__ = "0.1.0"
 
@@ -42,6 +43,7 @@ _HOME: dict[str, str] = {
     "simulation": "tilejit.pipeline",
     "JitFunction": "tilejit.runtime.jit",
     "encode_tensor_map": "tilejit.runtime.tensor_maps",
+    "target_of": "tilejit.runtime.torch_glue",
     **dict.fromkeys(
         (
             "CompileError", "ContractError", "Diagnostic", "InternalError", "LaunchError",
@@ -79,6 +81,7 @@ __all__ = [
     "encode_tensor_map",
     "jit",
     "simulation",
+    "target_of",
 ]
 
 

@@ -35,6 +35,7 @@ from tilejit.runtime.artifact import Artifact
 from tilejit.runtime.encoding import digest
 from tilejit.runtime.jit import JitFunction
 from tilejit.runtime.variant import Lowered, Options, Source
+from tilejit.target import Target
 
 if TYPE_CHECKING:
     from tilejit import cuda, sim
@@ -383,15 +384,19 @@ _SIMULATION: ContextVar[sim.SimOptions | None] = ContextVar("simulation", defaul
 
 
 @contextmanager
-def simulation(**options: Any) -> Iterator[None]:
+def simulation(*, target: str | None = None, **options: Any) -> Iterator[None]:
     """Calls on CPU tensors inside the block run with these ``sim.SimOptions``: ``seed`` (the order of
-    warps and of asynchronous copies), ``hazards``, ``step_limit``, ``fault_limit``, ``output``."""
+    warps and of asynchronous copies), ``hazards``, ``step_limit``, ``fault_limit``, ``output``; and as on a
+    GPU of ``target``, such as ``sm_100a``, where the kernel does not name its own."""
     from tilejit import sim
 
+    wanted = torch_glue.SIMULATED_TARGET.get() if target is None else Target.parse(target).name
     token = _SIMULATION.set(sim.SimOptions(**options))
+    target_token = torch_glue.SIMULATED_TARGET.set(wanted)
     try:
         yield
     finally:
+        torch_glue.SIMULATED_TARGET.reset(target_token)
         _SIMULATION.reset(token)
 
 

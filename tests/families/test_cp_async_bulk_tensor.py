@@ -738,6 +738,104 @@ def test_multicast(mask: int, hint: bool, device: str) -> None:
 
 
 @tile.jit(target="sm_100a")
+def paired(X: T.Tensor((16, 32), "float32", align=16), Y, leader: T.constexpr, opcode: T.constexpr):
+    """Each CTA of a pair loads its half; the bytes of both complete on the barrier of one of them."""
+    T.device_entry(launch=T.cuda.LaunchConfig(grid=2, block=32, cluster=2))
+    t, rank = T.cuda.thread_idx("x"), T.cuda.cluster_cta_id("x")
+    s = T.alloc_shared((8, 32), "float32", layout="default", align=128)
+    mbar = T.alloc_shared((1,), "uint64", align=8)
+    if t == 0:
+        T.ptx["mbarrier.init.shared::cta.b64"](mbar.ptr_to([0]), T.uint32(1))
+        T.ptx["fence.mbarrier_init.release.cluster"]()
+    T.cuda.cluster_sync()
+    if t == 0:
+        if rank == leader:
+            T.ptx["mbarrier.arrive.expect_tx.shared::cta.b64"](
+                T.ptx.SINK, mbar.ptr_to([0]), T.uint32(2 * 1024)
+            )
+        T.cuda.tile.apply(T.ptx[opcode], s, X, box=(8, 32), coords=(8 * rank, 0),
+                          mbar=T.cuda.map_shared_rank(mbar.ptr_to([0]), leader))  # fmt: skip
+    if rank == leader:
+        T.cuda.mbarrier_wait(mbar.ptr_to([0]), 0)
+    T.cuda.cluster_sync()
+    for i in T.unroll(8):
+        Y[rank, i, t] = s[i, t]
+
+
+PAIR = ".cta_group::2"
+
+
+@pytest.mark.parametrize("leader", [0, 1])
+def test_both_ctas_of_a_pair_complete_on_one_barrier(leader: int) -> None:
+    x = torch.arange(512, dtype=torch.float32).reshape(16, 32)
+    for seed in range(5):
+        y = torch.zeros(2, 8, 32)
+        with tile.simulation(seed=seed):
+            paired(x, y, leader, load(2, "shared::cluster", tail=PAIR))
+        assert torch.equal(y.reshape(16, 32), x)
+
+
+@pytest.mark.parametrize(
+    ("opcode", "message"),
+    [
+        (load(2, "shared::cluster"), "mbar is in shared memory of rank 0, expected rank 1"),
+        (load(2, "shared::cluster", tail=".cta_group::1"), "with .cta_group::2 its pair's other"),
+        (load(2, tail=PAIR), "expected an address of one's own CTA"),
+    ],
+)
+def test_the_barrier_of_the_other_cta_is_for_pairs(opcode: str, message: str) -> None:
+    x, y = torch.zeros(16, 32), torch.zeros(2, 8, 32)
+    with pytest.raises(tile.SimulationFault) as caught:
+        paired(x, y, 0, opcode)
+    (first, *_) = caught.value.diagnostics
+    assert first.code == "sim/out-of-bounds" and message in first.message
+
+
+@tile.jit(target="sm_100a")
+def paired_multicast(
+    X: T.Tensor((8, 32), "float32", align=16), Y, mask: T.uint16, barrier: T.constexpr, opcode: T.constexpr
+):  # fmt: skip
+    """CTA 0 sends a box to the CTAs of the mask; in every pair the even or the odd CTA is told."""
+    T.device_entry(launch=T.cuda.LaunchConfig(grid=4, block=32, cluster=4))
+    t, rank = T.cuda.thread_idx("x"), T.cuda.cluster_cta_id("x")
+    s = T.alloc_shared((8, 32), "float32", layout="default", align=128)
+    mbar = T.alloc_shared((1,), "uint64", align=8)
+    both = (mask >> (rank & 2)) & 3
+    boxes = (both & 1) + (both >> 1)
+    told = (rank & 1) == (barrier & 1) and boxes != 0
+    if t == 0:
+        T.ptx["mbarrier.init.shared::cta.b64"](mbar.ptr_to([0]), T.uint32(1))
+        T.ptx["fence.mbarrier_init.release.cluster"]()
+        if told:
+            T.ptx["mbarrier.arrive.expect_tx.shared::cta.b64"](
+                T.ptx.SINK, mbar.ptr_to([0]), T.cast(boxes, "uint32") * 1024
+            )
+    T.cuda.cluster_sync()
+    if t == 0 and rank == 0:
+        T.cuda.tile.apply(T.ptx[opcode], s, X, box=(8, 32), coords=(0, 0), cta_mask=mask,
+                          mbar=T.cuda.map_shared_rank(mbar.ptr_to([0]), barrier))  # fmt: skip
+    if told:
+        T.cuda.mbarrier_wait(mbar.ptr_to([0]), 0)
+    T.cuda.cluster_sync()
+    if (mask >> rank) & 1 == 1:
+        for i in T.unroll(8):
+            Y[rank, i, t] = s[i, t]
+
+
+@pytest.mark.parametrize("mask", [0b1111, 0b0110, 0b1000])
+@pytest.mark.parametrize("barrier", [0, 1, 2, 3])
+def test_a_multicast_tells_the_even_or_the_odd_cta_of_every_pair(mask: int, barrier: int) -> None:
+    x, y = torch.arange(256, dtype=torch.float32).reshape(8, 32), torch.zeros(4, 8, 32)
+    opcode = load(2, "shared::cluster", tail=f".multicast::cluster{PAIR}")
+    paired_multicast(x, y, mask, barrier, opcode)
+    for rank in range(4):
+        assert torch.equal(y[rank], x if mask >> rank & 1 else torch.zeros(8, 32))
+    # Of single CTAs each is told itself: the barriers of the pairs wait in vain, or get too much.
+    with pytest.raises(tile.SimulationFault):
+        paired_multicast(x, y, mask | 0b11, barrier, opcode.replace("group::2", "group::1"))
+
+
+@tile.jit(target="sm_100a")
 def gathered(X, Y, Z, rows: T.Tensor((4,), "int32"), c: T.constexpr):
     """Y = four rows of X; the same rows of Z become them."""
     T.device_entry(launch=T.cuda.LaunchConfig(grid=1, block=32))
@@ -1346,6 +1444,17 @@ def test_a_barrier_of_another_cta_is_a_cluster_address() -> None:
     assert codes(kernel_of(load(2, "shared::cluster"), mbar=far)) == []
 
 
+def test_a_copy_of_pairs_needs_clusters_of_pairs() -> None:
+    far = load(2, "shared::cluster", tail=PAIR)
+    launches = {(): 1, (1,): 1, (2,): 0, (3,): 1, (4,): 0}
+    for cluster, faults in launches.items():
+        launch = {"cluster": cluster, "grid": (12,), "target": "sm_100a", "params": (X,)}
+        found = codes(kernel_of(far, launch=launch))
+        assert found == [named("cta-pair")] * faults, cluster
+    one = {"cluster": (), "grid": (12,), "target": "sm_100a", "params": (X,)}
+    assert codes(kernel_of(load(2, "shared::cluster", tail=".cta_group::1"), launch=one)) == []
+
+
 def test_a_prefetch_names_a_format_or_none() -> None:
     def prefetch(format_: str | None) -> list[str]:
         return codes(kernel_of(PREFETCH, order=("tensor",), tensor=POINTER, mbar=None, swizzle=0, format=format_,
@@ -1581,6 +1690,12 @@ def test_what_only_sm_100_has_assembles() -> None:
     z = torch.zeros(20, 72, dtype=torch.uint32)
     rows = torch.zeros(4, dtype=torch.int32)
     assert gathered.compile(z, torch.zeros(2, 4, 32, dtype=torch.uint32), z, rows, 12).cubin
+    wide, y2 = torch.zeros(16, 32), torch.zeros(4, 8, 32)
+    for target in ("sm_100a", "sm_103a"):
+        far = load(2, "shared::cluster", tail=PAIR)
+        assert paired.compile(wide, y2, 0, far, target=target).cubin
+        many = load(2, "shared::cluster", tail=f".multicast::cluster{PAIR}")
+        assert paired_multicast.compile(wide[:8], y2, 3, 1, many, target=target).cubin
 
 
 @pytest.mark.parametrize("target", ["sm_90a", "sm_100a", "sm_120a"])

@@ -260,9 +260,11 @@ def test_language_functions_have_signatures_and_explain_themselves() -> None:
             assert function.__doc__, name
             if name in ("layout", "ceildiv"):
                 continue
-            count = len([p for p in inspect.signature(function).parameters.values()
-                         if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD])  # fmt: skip
-            kwargs = {"launch": None} if name == "device_entry" else {}
+            needed = [
+                p for p in inspect.signature(function).parameters.values() if p.default is p.empty
+            ]
+            count = len([p for p in needed if p.kind is p.POSITIONAL_OR_KEYWORD])
+            kwargs = {p.name: None for p in needed if p.kind is p.KEYWORD_ONLY}
             with pytest.raises(OutsideKernel, match="inside a kernel"):
                 function(*[0] * count, **kwargs)
     with pytest.raises(TypeError, match="inside a kernel"):

@@ -30,6 +30,12 @@ S = nodes.Var(
         (8, 64), dtypes.float16, layout.parse("swizzle(3,3,3) o (8,64):(64,1)"), "shared", 1024
     ),
 )  # fmt: skip
+TMEM = nodes.Var(
+    "acc",
+    nodes.TensorType(
+        (64, 32), dtypes.float16, layout.parse("(64,32):(1@TLane,2@TCol) + R[2:64@TLane]"), "tmem", 4
+    ),
+)  # fmt: skip
 BARE = nodes.Var("bare", nodes.TensorType((3,), dtypes.uint64, None, "local", 8))
 TID = nodes.HardwareId("tid")
 
@@ -107,6 +113,19 @@ def calls() -> tuple[nodes.Stmt, ...]:
     )
 
 
+def tensor_memory() -> nodes.Stmt:
+    """A buffer that ends with its block."""
+    k = scalar("k")
+    part = views.sub(views.whole(TMEM), ((32, 64, None), (k, build.add(k, c(8)), None)))
+    place = nodes.Address(TMEM, build.index_mul(k, 2), nodes.PointerType("tmem"))
+    body = (
+        nodes.DeclTmem(TMEM, build.cast(N, dtypes.uint32), span=SPAN),
+        nodes.Declare(nodes.Var("place", place.type), place),
+        nodes.Evaluate(nodes.Call("print", (nodes.Text("{}"), part))),
+    )
+    return nodes.For(k, c(0), N, c(1), body)
+
+
 def function() -> nodes.Function:
     i, j = scalar("i"), scalar("j")
     loop = nodes.For(
@@ -120,7 +139,7 @@ def function() -> nodes.Function:
     forever = nodes.While((nodes.If(build.lt(TID, N), (nodes.Return(),), ()), nodes.Break()))
     body = (
         nodes.AllocTensor(R), nodes.AllocTensor(S), nodes.AllocTensor(BARE), *expressions(), loop,
-        unrolled, forever, *calls(), nodes.Return(),
+        unrolled, forever, *calls(), tensor_memory(), nodes.Return(),
     )  # fmt: skip
     launch = nodes.LaunchConfig(
         grid=(build.floordiv(build.add(N, c(63)), c(64)), c(2)), block=(128, 2), cluster=(2,),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -431,6 +433,67 @@ def test_tmem_columns_move_at_run_time_and_lanes_do_not() -> None:
     halves = views.with_dtype(found, dtypes.float16)
     assert halves.layout == layout.parse("(128,128):(1@TLane,1@TCol)")
     assert halves.offset_elems == build.index_mul(stage, 128)
+
+
+SCALES = "(2,32,4):(4@TCol,1@TLane,1@TCol) + R[4:32@TLane]"
+
+
+def test_dtypes_of_cells_and_replicas() -> None:
+    rows = views.whole(buffer((2, 32, 4), dtypes.float8_e8m0fnu, SCALES, "tmem"))
+    words = views.with_dtype(rows, dtypes.uint32)
+    assert words.layout == layout.parse("(2,32,1):(1@TCol,1@TLane,1@TCol) + R[4:32@TLane]")
+    assert views.with_dtype(words, dtypes.uint8) == replace(rows, dtype=dtypes.uint8)
+    nibbles = views.with_dtype(rows, dtypes.float4_e2m1fn)
+    assert nibbles.layout == layout.parse("(2,32,8):(8@TCol,1@TLane,1@TCol) + R[4:32@TLane]")
+    assert views.with_dtype(nibbles, dtypes.uint8) == replace(rows, dtype=dtypes.uint8)
+    with pytest.raises(LayoutError, match="elements of uint64 have 64 bits"):
+        views.with_dtype(rows, dtypes.uint64)
+    # One float16 per cell: the halves of a cell are no float32 of its own.
+    sparse = views.whole(buffer((128, 8), dtypes.float16, "(128,8):(1@TLane,2@TCol)", "tmem"))
+    with pytest.raises(LayoutError, match="2 consecutive float16"):
+        views.with_dtype(sparse, dtypes.float32)
+
+
+def test_cells_have_addresses() -> None:
+    view = views.whole(buffer((128, 64), text="(128,64):(1@TLane,1@TCol) + 8@TCol", space="tmem"))
+    at = nodes.Var("i", nodes.INT32)
+
+    def offset(v: nodes.View, *indices: nodes.Expr) -> int | None:
+        return build.as_int(views.cell_offset(v, indices))
+
+    zero, three = build.index(0), build.index(3)
+    assert offset(view, zero, zero) == 8
+    assert offset(view, three, three) == (3 << 16) + 11
+    half = views.sub(view, ((32, 64, None), (16, 32, None)))
+    assert offset(half, three, three) == (35 << 16) + 27
+    assert views.cell_offset(half, (three, at)) == build.index_add(build.index(at), (35 << 16) + 24)
+    pairs = views.with_dtype(half, dtypes.bfloat16)
+    assert offset(pairs, three, build.index(6)) == (35 << 16) + 27
+    moved = views.cell_offset(pairs, (three, build.mul(at, build.const(4, dtypes.int32))))
+    assert moved == build.index_add(build.index_mul(at, 2), (35 << 16) + 24)
+    with pytest.raises(LayoutError, match="element 49 of a lane .* which holds 2"):
+        views.cell_offset(pairs, (zero, build.index(1)))
+    with pytest.raises(LayoutError, match="a run-time element"):
+        views.cell_offset(pairs, (zero, at))
+    with pytest.raises(LayoutError, match="get_tmem_addr"):
+        views.cell_offset(view, (at, zero))
+
+
+def test_layouts_of_tensor_memory_start_at_the_views_lane() -> None:
+    view = views.whole(buffer((128, 64), text="(128,64):(1@TLane,1@TCol)", space="tmem"))
+    low = views.sub(view, ((64, 128, None), (32, 64, None)))
+    image = layout.parse("(2,32,16):(32@TLane,1@TLane,2@TCol)")
+    made = views.with_layout(low, (2, 32, 16), image)
+    assert made.layout == layout.parse("(2,32,16):(32@TLane,1@TLane,2@TCol) + 64@TLane")
+    assert build.as_int(made.offset_elems) == 32
+    with pytest.raises(LayoutError, match="needs 260 bytes of a lane of X, which has 256"):
+        views.with_layout(low, (33,), layout.parse("(33):(1@TCol)"))
+    with pytest.raises(LayoutError, match="needs 130 lanes of X, which has 128"):
+        views.with_layout(low, (66,), layout.parse("(66):(1@TLane)"))
+    with pytest.raises(LayoutError, match="runs over m"):
+        views.with_layout(low, (4,), layout.parse("(4)"))
+    with pytest.raises(LayoutError, match="no swizzle"):
+        views.with_layout(low, (8,), layout.parse("swizzle(0,1,1) o (8):(1@TCol)"))
 
 
 @given(st.sampled_from(["swizzle(3,3,3) o (8,64):(64,1)", "swizzle(0,2,3,outer) o (8,64):(64,1) + 8"]),

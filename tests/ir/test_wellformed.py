@@ -6,7 +6,20 @@ from dataclasses import replace
 
 import pytest
 
-from tests.ir.samples import ALPHA, TID, N, R, S, X, c, function, load, scalar, scalar_function
+from tests.ir.samples import (
+    ALPHA,
+    TID,
+    TMEM,
+    N,
+    R,
+    S,
+    X,
+    c,
+    function,
+    load,
+    scalar,
+    scalar_function,
+)
 from tilejit import dtypes, layout
 from tilejit.errors import InternalError
 from tilejit.ir import build, nodes, views, wellformed
@@ -151,8 +164,75 @@ def test_views_and_regions() -> None:
     refused("'y' is used where it is not declared", alloc, picked(y, 1, 4, 0))
     refused("expected float16", nodes.AllocTensor(S), nodes.Store(views.whole(S), (N, N), ALPHA))
     refused("allocated in global space", nodes.AllocTensor(nodes.Var("G", X.type)))
-    tmem = nodes.Var("T", nodes.TensorType((4,), dtypes.float32, None, "tmem", 4))
-    refused("no element access", nodes.AllocTensor(tmem), let(load(views.whole(tmem), N)))
+
+
+def in_tensor_memory(
+    text: str | None,
+    shape: tuple[int | nodes.Var, ...] = (128, 8),
+    dtype: dtypes.DType = dtypes.uint32,
+    space: nodes.Space = "tmem",
+) -> nodes.DeclTmem:
+    where = None if text is None else layout.parse(text)
+    return nodes.DeclTmem(
+        nodes.Var("T", nodes.TensorType(shape, dtype, where, space, 4)), c(0, dtypes.uint32)
+    )
+
+
+def test_tensor_memory_is_declared() -> None:
+    zero = c(0, dtypes.uint32)
+    declare, whole = nodes.DeclTmem(TMEM, zero), views.whole(TMEM)
+    place = let(nodes.Address(TMEM, N, nodes.PointerType("tmem")))
+    verify(declare, place)
+    refused("'acc' is declared twice", declare, declare)
+    refused(
+        "'acc' is used where it is not declared", nodes.If(build.lt(N, N), (declare,), ()), place
+    )
+    refused("no element access", declare, let(load(whole, N, N)))
+    refused("allocated in tmem space", nodes.AllocTensor(TMEM))
+    refused("expected uint32, got int32", nodes.DeclTmem(TMEM, c(0)))
+    refused("'r' is declared in local space", nodes.DeclTmem(R, zero))
+    refused("'n' is no tensor", nodes.DeclTmem(scalar("n"), zero))
+    refused(
+        "a ptr<tmem> into shared space", nodes.AllocTensor(S), let(replace(place.value, buffer=S))
+    )
+
+
+@pytest.mark.parametrize(
+    "declared, message",
+    [
+        (in_tensor_memory(None), "it has no layout"),
+        (in_tensor_memory("swizzle(0,1,1) o (128,8):(1@TLane,1@TCol)"), "swizzled"),
+        (in_tensor_memory("(128,8):(1@TLane,1)"), "runs over m, expected TLane and TCol"),
+        (in_tensor_memory("(128,8):(1@laneid,1@TCol)"), "runs over laneid"),
+        (in_tensor_memory("(128,8):(1@TLane,1@TCol) + 1@warpid"), "runs over warpid"),
+        (in_tensor_memory("(128,8):(1@TLane,1@TCol) + 1@TLane"), "reaches TLane 128"),
+        (in_tensor_memory("(128,8):(-1@TLane,1@TCol)"), "reaches TLane -127"),
+        (in_tensor_memory("(128,8):(1@TLane,1@TCol) + R[2:1@TLane]"), "reaches TLane 128"),
+        (in_tensor_memory("(128,8):(1@TLane,1@TCol) + 505@TCol"), "reaches TCol 512"),
+        (in_tensor_memory("(128,8):(1@TLane,1@TCol) - 1@TCol"), "reaches TCol -1"),
+        (in_tensor_memory("(128,8):(1@TLane,147@TCol)", dtype=dtypes.float16), "reaches TCol 1029; .* 1024 elements of 16 bits"),
+        (in_tensor_memory("(128,8):(1@TLane,1@TCol)", dtype=dtypes.float64), "elements of float64 have 64 bits"),
+        (in_tensor_memory("(128,8):(1@TLane,1@TCol)", dtype=dtypes.float6_e2m3fn), "elements of float6_e2m3fn have 6 bits"),
+        (in_tensor_memory("(128,8):(1@TLane,1@TCol)", (128, N)), "known at run time only"),
+    ],
+)  # fmt: skip
+def test_what_lies_in_tensor_memory_fits_it(declared: nodes.DeclTmem, message: str) -> None:
+    refused(message, declared)
+
+
+@pytest.mark.parametrize(
+    "declared",
+    [
+        in_tensor_memory("(128,8):(1@TLane,1@TCol) + 504@TCol"),
+        in_tensor_memory("(128,8):(-1@TLane,1@TCol) + 127@TLane"),
+        in_tensor_memory("(128,8):(1@TLane,1@TCol) + 1016@TCol", dtype=dtypes.bfloat16),
+        in_tensor_memory("(128,8):(1@TLane,1@TCol) + 4088@TCol", dtype=dtypes.float4_e2m1fn),
+        in_tensor_memory("(64,8):(1@TLane,73@TCol) + R[2:64@TLane]", (64, 8)),
+        in_tensor_memory("(128,8,1):(1@TLane,1@TCol,0)", (128, 8, 1)),
+    ],
+)
+def test_what_just_fits(declared: nodes.DeclTmem) -> None:
+    verify(declared)
 
 
 def test_structural_calls() -> None:

@@ -15,6 +15,7 @@ from tests.kernels.test_matmul_mma import ACTIVATIONS, MAJORS, assert_near, oper
 from tests.lib.hopper import need_hopper
 from tilejit import simulation
 from tilejit.kernels import matmul as tma
+from tilejit.kernels.devices import device_of
 from tilejit.kernels.matmul import TmaPlan, matmul, plan_matmul
 from tilejit.kernels.operands import Facts
 from tilejit.lib import activations
@@ -505,7 +506,9 @@ def test_parts_in_graphs_and_on_several_streams(device: str) -> None:
     """A graph replayed on a stream while others launch: nobody adds another's sums."""
     need_hopper(device)
     a, b = operands(512, 512, 16384, torch.bfloat16, device)
-    assert plan_matmul(512, 512, 16384, True, True, tma._device(0).sms).parts > 1
+    assert (
+        plan_matmul(512, 512, 16384, True, True, device_of(torch.device("cuda", 0)).sms).parts > 1
+    )
     expected = matmul(a, b)
     outs = [torch.full_like(expected, float("nan")) for _ in range(3)]
     graph = torch.cuda.CUDAGraph()

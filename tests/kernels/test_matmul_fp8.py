@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import tilejit as tile
+from tilejit import simulation
 from tilejit.kernels import matmul_fp8 as module
 from tilejit.kernels.matmul_fp8 import Fp8Plan, matmul_fp8
 from tilejit.target import Target
@@ -311,13 +312,13 @@ def test_what_is_no_plan_is_refused() -> None:
     Fp8Plan(unit_n=64, b_columns=128)
 
 
-def test_a_gpu_without_wgmma_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Properties:
-        name, major, minor, multi_processor_count = "some GPU", 10, 0, 148
-
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: Properties)
-    with pytest.raises(ValueError, match="some GPU has compute capability 10.0, expected 9.0"):
-        module._sms(31)
+def test_a_gpu_without_wgmma_is_refused() -> None:
+    ones = torch.ones(16, 16).to(E4M3)
+    scales = torch.ones(16, 1)
+    with simulation(target="sm_100a"):
+        with pytest.raises(ValueError, match="cpu has compute capability 10.0, expected 9.0"):
+            matmul_fp8(ones, ones.t(), scales, scales.t())
+    assert matmul_fp8(ones, ones.t(), scales, scales.t()).eq(16).all()
 
 
 # --- what is chosen and what it uses

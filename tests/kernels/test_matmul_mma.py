@@ -11,6 +11,7 @@ import torch
 
 from tilejit import T, jit
 from tilejit.kernels import matmul_mma
+from tilejit.kernels.devices import Device
 from tilejit.kernels.matmul_mma import MatmulPlan, matmul
 from tilejit.kernels.operands import facts_of
 from tilejit.lib import activations
@@ -305,10 +306,10 @@ def test_what_is_no_product_is_refused(device: str) -> None:
 )
 @pytest.mark.parametrize(
     "gpu",
-    [matmul_mma.Device(), matmul_mma.Device(108, 164 * 1024), matmul_mma.Device(128, 100 * 1024)],
+    [Device(), Device(108, 80, 164 * 1024), Device(128, 89, 100 * 1024)],
 )
 def test_a_plan_fits_the_device(
-    size: tuple[int, int, int], elems: int, majors: tuple[bool, bool], gpu: matmul_mma.Device
+    size: tuple[int, int, int], elems: int, majors: tuple[bool, bool], gpu: Device
 ) -> None:
     plan = matmul_mma.plan_matmul(*size, elems, *majors, gpu)
     assert plan.whole_m == (size[0] % plan.tile_m == 0)
@@ -332,7 +333,7 @@ def arguments(
 
     m, n, k = size, size + elems, size + 2 * elems
     per_sm = Target.parse(target).limits.smem_per_sm_bytes
-    fitted = matmul_mma._fitted(shape, k, matmul_mma.Device(shared_bytes_per_sm=per_sm))
+    fitted = matmul_mma._fitted(shape, k, Device(shared_bytes_per_sm=per_sm))
     assert fitted is not None
     plan = replace(fitted, a_k_major=majors[0], b_k_major=majors[1], whole_m=m % shape.tile_m == 0)
     return [

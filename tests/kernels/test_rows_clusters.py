@@ -11,6 +11,7 @@ import torch
 import tilejit as tile
 from tilejit import T, jit
 from tilejit.kernels import norm, row_clusters, rows, softmax
+from tilejit.kernels.devices import Device
 from tilejit.kernels.row_clusters import ClusterPlan
 from tilejit.lib import ring
 from tilejit.runtime.variant import Variant
@@ -316,13 +317,11 @@ def test_a_plan_covers_the_row_once_and_fits(
     width: int, elem_bytes: int, kernel: rows.Kernel
 ) -> None:
     parameters = KERNELS.index(kernel)
-    plan = row_clusters.plan_clusters(kernel, width, elem_bytes, parameters, row_clusters.Device())
+    plan = row_clusters.plan_clusters(kernel, width, elem_bytes, parameters, Device())
     if plan is None:
         assert width * elem_bytes <= 128 << 10
         return
-    portable = row_clusters.plan_clusters(
-        kernel, width, elem_bytes, parameters, row_clusters.Device(sms=114)
-    )
+    portable = row_clusters.plan_clusters(kernel, width, elem_bytes, parameters, Device(sms=114))
     assert portable is not None and portable.ctas <= 8
     owned = plan.ctas * plan.part_vectors + plan.tail_vectors
     assert owned * plan.vector_elems == width and plan.full_chunks > 0
@@ -342,9 +341,9 @@ def test_as_many_clusters_as_run_at_a_time(height: int) -> None:
 
 
 def test_what_clusters_do_not_take() -> None:
-    device = row_clusters.Device()
+    device = Device()
     plans = [
-        row_clusters.plan_clusters("rms_norm", 65536, 4, 1, replace(device, has_clusters=False)),
+        row_clusters.plan_clusters("rms_norm", 65536, 4, 1, replace(device, sm=80)),
         row_clusters.plan_clusters("rms_norm", 1024, 2, 1, device),
         row_clusters.plan_clusters("softmax", 65536, 2, 0, device),
         row_clusters.plan_clusters("rms_norm", 65537, 4, 1, device),
@@ -399,7 +398,7 @@ def test_registers_do_not_spill(
 
 def check_registers(kernel: rows.Kernel, dtype: torch.dtype, width: int) -> None:
     plan = row_clusters.plan_clusters(
-        kernel, width, dtype.itemsize, KERNELS.index(kernel), row_clusters.Device()
+        kernel, width, dtype.itemsize, KERNELS.index(kernel), Device()
     )
     assert plan is not None
     stats = compiled_for_hopper(kernel, dtype, plan).stats

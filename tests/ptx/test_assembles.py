@@ -17,6 +17,7 @@ import pytest
 from tilejit.ptx import spelling
 from tilejit.ptx.forms import Form, OperandSpec
 from tilejit.ptx.types import needs_byte_register, takes_float_register
+from tilejit.target import Target
 
 ASSEMBLER = Path(__file__).with_name("assembler.py")
 
@@ -32,6 +33,7 @@ BELOW = {
     "sm_120f": "sm_120",
     "sm_100a": "sm_100f",
     "sm_103a": "sm_103f",
+    "sm_110a": "sm_110f",
 }
 
 
@@ -108,6 +110,24 @@ def test_every_form_assembles_for_its_least_target(target: str, floats: bool) ->
     assert not wrong, {statements[i]: message for i, message in list(wrong.items())[:5]}
 
 
+TENSOR_MEMORY = ("tcgen05", "tcgen05_ld_st", "tcgen05_cp", "tcgen05_mma")
+
+
+@pytest.mark.parametrize("target", ["sm_100a", "sm_103a"])
+def test_tensor_memory_forms_assemble_where_the_table_says_so(target: str) -> None:
+    """``kind::i8`` is the only one that sm_100a has and sm_103a has not."""
+    forms = [form for name in TENSOR_MEMORY for form in spelling.forms_of_family(name)]
+    statements = [statement(form) for form in forms]
+    wrong = refused(statements, target)
+    expected = {
+        i for i, form in enumerate(forms) if not Target.parse(target).supports(form.min_target)
+    }
+    assert set(wrong) == expected
+    assert len(forms) > 900
+    integers = {i for i, form in enumerate(forms) if "kind::i8" in form.modifiers}
+    assert expected == (integers if target == "sm_103a" else set())
+
+
 # Assemblers older than 13.5 take these on older targets too.
 EARLIER = re.compile(r"fence\.(acquire|release)\.(cta|gpu|sys)")
 
@@ -136,6 +156,8 @@ UNDOCUMENTED = re.compile(
     r"|cp\.async\.c[ag]\..*L2::\d+B\.L2::cache_hint"  # the hint behind the prefetch size
     r"|st\.async(\..*)?\.(shared|shared::cta|cluster)\..*"  # one's own block, a scope without an order
     r"|red\.async\..*add\.s64"  # the same as .u64
+    r"|tcgen05\.(ld|st)\.(?!.*\baligned\b).*|tcgen05\.(alloc|commit)\.(?!.*shared).*"
+    r"|tcgen05\.(?!cp\.).*\bb(8x16|4x16_p64|6x16_p32)\b.*"  # source formats of tcgen05.cp
     r"|fence\.(?!proxy).*async.*"  # of NVRTC 13.5, newer than the PTX ISA of the table (9.0)
 )
 
@@ -212,7 +234,7 @@ LIMITED = {
     (form.spelling, spec.name): (form, number, spec.values)
     for form in spelling.FORMS
     for number, spec in enumerate(form.operands)
-    if spec.kind == "reg" and isinstance(spec.values, range)
+    if spec.kind == "reg" and spec.values
 }
 """Registers in whose place only some literals may stand. One spelling of each will do."""
 

@@ -38,6 +38,9 @@ def shape(text: str) -> list[list[tuple[str, str, int, bool]]]:
         ("max.NaN.ftz.f32", "max.ftz.NaN.f32"),
         ("red.add.global.f32", "red.global.add.f32"),
         ("griddepcontrol.wait", "griddepcontrol.wait"),
+        ("tcgen05.ld.32x32b.x4.sync.aligned.b32", "tcgen05.ld.sync.aligned.32x32b.x4.b32"),
+        ("tcgen05.mma.kind::f16.cta_group::2", "tcgen05.mma.cta_group::2.kind::f16"),
+        ("tcgen05.cp.32x128b.warpx4.cta_group::1", "tcgen05.cp.cta_group::1.32x128b.warpx4"),
     ],
 )
 def test_modifiers_may_stand_in_any_order(written: str, canonical: str) -> None:
@@ -128,6 +131,45 @@ def test_least_targets_of_the_reference(text: str, target: str) -> None:
         ("fma.f32", "rounding", "fma.rn"),
         ("ex2.approx.bf16x2", "mandatory", "ex2.approx.ftz"),
         ("tcgen05.wait::ld", "mandatory", "tcgen05.wait::ld.sync.aligned"),
+        (
+            "tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cta.b64",
+            "space",
+            "shared address",
+        ),
+        ("tcgen05.commit.cta_group::1.mbarrier::arrive::one.b64", "not fully", ".shared::cluster"),
+        ("tcgen05.alloc.cta_group::1.sync.aligned.shared.b32", ".shared", "'.shared::cta'?"),
+        ("tcgen05.mma.ws.cta_group::2.kind::f16", "one block", "'.cta_group::1'"),
+        ("tcgen05.mma.cta_group::1.kind::mxf4", "not fully", ".block_scale"),
+        ("tcgen05.mma.cta_group::1.kind::f16.block_scale", "no block", "'.kind::mxf4'"),
+        (
+            "tcgen05.mma.cta_group::1.kind::mxf4nvf4.block_scale",
+            "not fully",
+            "block .block16 .block32; scale_vec .scale_vec::2X .scale_vec::4X",
+        ),
+        ("tcgen05.mma.cta_group::1.kind::mxf4.block_scale.block16", "two scales", ".block32"),
+        ("tcgen05.mma.cta_group::1.kind::mxf4nvf4.block_scale.scale_vec::1X", "two or four", "4X"),
+        ("tcgen05.mma.cta_group::1.kind::mxf8f6f4.block_scale.scale_vec::2X", "one scale", "1X"),
+        ("tcgen05.mma.cta_group::1.kind::f16.collector::b0::use", "holds A", "collector::a::use"),
+        ("tcgen05.mma.ws.cta_group::1.kind::f16.collector::a::use", "holds B", "b0::use"),
+        ("tcgen05.mma.cta_group::1.kind::f16.ashift.collector::a::use", "shifted A", "lastuse"),
+        (
+            "tcgen05.mma.cta_group::3.kind::f16",
+            "not a modifier",
+            "did you mean '.cta_group::2' or '.cta_group::1'?; open here: pair .cta_group::1",
+        ),
+        ("tcgen05.cp.cta_group::1.64x128b", "two pairs of warps", "warpx2::02_13"),
+        ("tcgen05.cp.cta_group::1.32x128b", "four warps", "'.32x128b.warpx4'"),
+        (
+            "tcgen05.cp.cta_group::1.128x256b.warpx4",
+            "cannot be combined",
+            "legal is 'tcgen05.cp.cta_group::1.128x256b'",
+        ),
+        ("tcgen05.cp.cta_group::1.128x256b.b4x16_p64", "must be written", "'.b8x16.b4x16_p64'"),
+        ("tcgen05.ld.sync.aligned.16x128b.x128.b32", "more than 128 registers", "'.x64'"),
+        ("tcgen05.st.sync.aligned.16x256b.x64.b32", "more than 128 registers", "'.x32'"),
+        ("tcgen05.ld.sync.aligned.32x32b.b32", "not fully specified", "num .x1 .x2"),
+        ("tcgen05.st.sync.aligned.32x32b.x1.pack::16b.b32", "a store unpacks", "'.unpack::16b'"),
+        ("tcgen05.ld.sync.aligned.32x32b.x1.unpack::16b.b32", "a load packs", "'.pack::16b'"),
         ("ld.b32", "address space", ".global"),
         ("ld.global", "not fully specified", ".b32"),
         ("add.rn", "not fully specified", "type"),
@@ -197,11 +239,14 @@ def test_the_row_notation() -> None:
         OperandSpec("m", "r", "imm", values=(4, 8)),
         OperandSpec("k", "r", "imm", values=range(24, 257, 8)),
     )
-    limited = Row("op.w", "=s:b64~~ a:b32:1..8 b:b32:0..64/16").form(((("w",)),), "family")
+    limited = Row("op.w", "=s:b64~~ a:b32:1..8 b:b32:0..64/16 c:b32:32|64").form(
+        ((("w",)),), "family"
+    )
     assert limited.operands == (
         OperandSpec("s", "w", "reg", "b64", sinkable=True, sink_only=True),
         OperandSpec("a", "r", "reg", "b32", values=range(1, 9)),
         OperandSpec("b", "r", "reg", "b32", values=range(0, 65, 16)),
+        OperandSpec("c", "r", "reg", "b32", values=(32, 64)),
     )
     box = Row("op(rank=.1d|.3d)", "=[map,{$rank}] [other,{5}]").form((("3d",),), "family")
     assert box.operands == (

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.runtime.fakes import Steps, cuda_tensor, gpu, jit
-from tilejit import dtypes
+from tilejit import dtypes, simulation, target_of
 from tilejit.errors import LaunchError, TargetError
 from tilejit.ir import nodes as ir
 from tilejit.ir.signature import ConstArg, ScalarArg, Signature, TensorArg
@@ -83,6 +83,14 @@ def test_default_targets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEJIT_TARGET", "sm_999")
     with pytest.raises(TargetError):
         jit(scale).signature(x, 1.0)
+    with simulation(target="sm_90"):
+        assert jit(scale).signature(x, 1.0).target == target_of(x.device).name == "sm_90"
+        with simulation(seed=1):
+            assert target_of(x.device).name == "sm_90"
+    monkeypatch.delenv("TILEJIT_TARGET")
+    assert target_of(x.device).name == "sm_90a"
+    with pytest.raises(TargetError), simulation(target="sm_91"):
+        pass
     with pytest.raises(TargetError):
         jit(scale, target="sm_91")
     with pytest.raises(TargetError):

@@ -10,11 +10,11 @@ from tilejit import T
 from tilejit.errors import TileError
 
 
-def kernel(text: str, **names: Any) -> Any:
+def kernel(text: str, target: str | None = None, **names: Any) -> Any:
     """The decorated function ``k`` of the text, which may use ``T`` and ``names``."""
     space: dict[str, Any] = {"T": T, "tile": tile, **names}
     exec(compile(text, "<kernel>", "exec"), space)
-    return tile.jit(source=text)(space["k"])
+    return tile.jit(source=text, target=target)(space["k"])
 
 
 def reports(k: Any, *args: Any, **options: Any) -> list[Any]:

@@ -15,7 +15,7 @@ from tilejit import T, dtypes, layout
 from tilejit.ir import build, nodes, views
 from tilejit.tile.family import Issue, Let
 
-BASES = {"a": 3 * 1024, "b": 64 * 1024}
+BASES = {"a": 3 * 1024, "b": 64 * 1024, "s": 8 * 1024}
 """Shared addresses of the buffers, multiples of every period."""
 ROW = (16, 128, 64, 32)
 """Bytes of a pattern's row, by the descriptor's bits 62 and 63."""

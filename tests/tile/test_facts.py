@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.tile.kit import apply, guard, hw, i32, kernel, op, var
+from tests.tile.kit import apply, buffer, guard, hw, i32, kernel, op, var
 from tilejit import dtypes
 from tilejit.ir import nodes
-from tilejit.tile.affine import CTA, GRID, THREAD, WARP, Affine
+from tilejit.tile.affine import CLUSTER, CTA, GRID, THREAD, WARP, Affine
 from tilejit.tile.facts import analyse
 
 TID = hw("tid")
@@ -238,3 +238,29 @@ def test_shifts_by_the_thread_index_up_to_63():
     )
     low, high = known(site, "x")
     assert low <= 0 and high >= 5
+
+
+@pytest.mark.parametrize(
+    "address, level",
+    [(i32(64), GRID), (hw("ctaid.x"), CLUSTER), (hw("warpid"), WARP), (TID, THREAD)],
+)
+def test_who_agrees_on_an_address_in_tensor_memory(address, level):
+    """Those who agree on where the buffer is, in a loop and behind a branch, too."""
+    i = var("i")
+    d = buffer("d", (128, 8), space="tmem", notation="(128,8):(1@TLane,1@TCol)")
+    body = nodes.For(
+        i,
+        i32(0),
+        i32(4),
+        i32(1),
+        (
+            nodes.DeclTmem(d, nodes.Cast(address, nodes.UINT32)),
+            guard(op("lt", i, 3), nodes.Declare(var("x"), i32(0))),
+            CALL(),
+        ),
+    )
+    facts = analyse(kernel(body))
+    (site,) = facts.sites.values()
+    evaluator = facts.evaluator(site)
+    place = nodes.Address(d, i32(2), nodes.PointerType("tmem"))
+    assert evaluator.level(evaluator.value(place)) == level

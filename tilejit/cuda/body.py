@@ -68,9 +68,9 @@ class Body:
         """Inside an ``ewise`` function: the variable that takes its value."""
         self._writers: dict[type, Callable[[Any], None]] = {
             nodes.Declare: self._declare, nodes.Assign: self._assign, nodes.Store: self._store,
-            nodes.AllocTensor: self._alloc, nodes.If: self._if, nodes.For: self._for,
-            nodes.While: self._while, nodes.Break: self._break, nodes.Continue: self._continue,
-            nodes.Return: self._return, nodes.Evaluate: self._evaluate,
+            nodes.AllocTensor: self._alloc, nodes.DeclTmem: self._decl_tmem, nodes.If: self._if,
+            nodes.For: self._for, nodes.While: self._while, nodes.Break: self._break,
+            nodes.Continue: self._continue, nodes.Return: self._return, nodes.Evaluate: self._evaluate,
         }  # fmt: skip
 
     def block(self, block: nodes.Block) -> None:
@@ -114,6 +114,10 @@ class Body:
         elif s.buffer.type.space == "local":
             self.registers.name(s.buffer, self.names[s.buffer.name])
             self.registers.declare(s.buffer, self.writer)
+
+    def _decl_tmem(self, s: nodes.DeclTmem) -> None:
+        kind, name = cxx.pointer_ctype("tmem"), self.names[s.buffer.name]
+        self.writer.line(f"const {kind} {name} = {self.scalars.text(s.address)};")
 
     # --- control
 

@@ -1,8 +1,9 @@
 """Scalar accesses and addresses: global parameters, the shared arena, local buffers.
 
 Global buffers are byte pointers; an address handed to inline assembly is its 64-bit integer. Shared
-buffers lie at fixed offsets of one dynamically sized array; their addresses are 32-bit. Local buffers
-are registers (``registers``) unless something needs their address.
+buffers lie at fixed offsets of one dynamically sized array; their addresses are 32-bit. A buffer in
+tensor memory is a variable with its address. Local buffers are registers (``registers``) unless something
+needs their address.
 
 Not here: tile instructions' addresses (families make them of ``Address``).
 """
@@ -46,7 +47,7 @@ class Memory:
     # --- addresses
 
     def address(self, e: nodes.Address) -> Piece:
-        """The address of a byte of a buffer, as an integer of the space's width."""
+        """An address in a buffer, as an integer of the space's width."""
         return Piece(self.address_text(e.buffer, e.offset_bytes))
 
     def address_text(self, buffer: nodes.Var, offset_bytes: nodes.Expr) -> str:
@@ -60,12 +61,15 @@ class Memory:
                 return f"({ARENA_ADDRESS} + {start + constant}u)"
             moved = f" + {start}u" if start else ""
             return f"({ARENA_ADDRESS}{moved} + (u32){offset.text})"
+        if space == "tmem":
+            name = self.scalars.names[buffer.name]
+            if constant is not None:
+                return f"({name} + {constant & 0xFFFFFFFF}u)" if constant else name
+            return f"({name} + (u32){offset.text})"
         if space == "global":
             base = f"(u64){self.scalars.names[buffer.name]}"
-        elif space == "local":
-            base = f"(u64)__cvta_generic_to_local({self.registers.array(buffer)})"
         else:
-            raise unsupported(f"an address in {space} memory", offset_bytes.span)
+            base = f"(u64)__cvta_generic_to_local({self.registers.array(buffer)})"
         return base if constant == 0 else f"({base} + (u64){offset.text})"
 
     # --- single elements

@@ -20,6 +20,10 @@ from tilejit.families import (
     registers,
     st_async,
     sync,
+    tcgen05,
+    tcgen05_cp,
+    tcgen05_ld_st,
+    tcgen05_mma,
     wgmma,
 )
 from tilejit.tile.family import FamilyIndex
@@ -41,6 +45,10 @@ FAMILIES: FamilyIndex = {
         cp_async_bulk_tensor,
         ldmatrix_stmatrix,
         wgmma,
+        tcgen05,
+        tcgen05_cp,
+        tcgen05_ld_st,
+        tcgen05_mma,
     )
 }
 """Every family that the checker, the emitter and the simulator know."""

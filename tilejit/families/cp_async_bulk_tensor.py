@@ -24,7 +24,7 @@ from tilejit.ptx.forms import Form
 from tilejit.ptx.spelling import lookup
 from tilejit.sim import numeric
 from tilejit.sim.numeric import boxes, reduction
-from tilejit.tile import addresses, box_image, cluster, contracts, map_spec, raw
+from tilejit.tile import addresses, box_image, cluster, contracts, cta_pair, map_spec, raw
 from tilejit.tile.affine import Affine
 from tilejit.tile.call import ScalarOperand, TensorOperand, TileCall
 from tilejit.tile.family import (
@@ -157,6 +157,7 @@ def check(call: TileCall, report: Report) -> None:
     before = len(report.diagnostics)
     shared, global_ = _operands(call, mode)
     contracts.cache_policy(call, report)
+    cta_pair.check(call, report)
     _check_presence(call, mode, report)
     _check_tuples(call, mode, report)
     if shared is not None and not _check_shared_kind(call, shared, report):
@@ -791,8 +792,6 @@ def execute(issue: Issue, machine: Machine) -> None:
     """Each thread's box is one transfer, a multicast one per destination. A prefetch changes nothing."""
     if issue.form.mnemonic == "prefetch":
         return
-    if "cta_group::2" in issue.form.modifiers:
-        machine.unsimulated(f"{issue.form.spelling}: pairs of CTAs")
     mode = Mode.of(issue.form)
     operands = {spec.name: operand for spec, operand in zip(issue.form.operands, issue.operands)}
     box = operands["tensor"]
@@ -806,7 +805,7 @@ def execute(issue: Issue, machine: Machine) -> None:
             continue
         found = boxes.boxed(map_, at, mode.gathers)
         if mode.loads:
-            _load(machine, thread, operands, map_, found)
+            _load(machine, thread, issue.form, operands, map_, found)
         else:
             _store(machine, thread, operands, mode, map_, found)
 
@@ -839,6 +838,7 @@ def _per_lane(machine: Machine, values: BitArray) -> BitArray:
 def _load(
     machine: Machine,
     thread: tuple[int, int],
+    form: Form,
     operands: dict[str, NativeOperand],
     map_: TensorMap,
     found: boxes.Boxed,
@@ -855,10 +855,12 @@ def _load(
         boxes.fill(map_, found.nbytes), None, barrier, found.payload_bytes,
         convert=_rounded_to_tf32 if map_.format == "tf32" else None,
     )  # fmt: skip
-    mask = None
+    paired, mask = cta_pair.works_on_pair(form), None
     if "cta_mask" in operands:
         mask = int(_per_lane(machine, machine.read(operands["cta_mask"])[0])[thread])
-    for one in cluster.to_each(machine, thread, copy, mask):
+    else:
+        cluster.check_barrier(machine, thread, origin, barrier, paired=paired)
+    for one in cluster.to_each(machine, thread, copy, mask, paired=paired):
         machine.transfer(thread, one)
 
 
@@ -923,5 +925,5 @@ def _elementwise(map_: TensorMap, operation: str) -> Combine:
 
 FAMILY = Family(
     name="cp_async_bulk_tensor", params=PARAMS, check=check, bind=bind, execute=execute,
-    simulated="all but pairs of CTAs", contract=CONTRACT,
+    simulated="yes", contract=CONTRACT,
 )  # fmt: skip

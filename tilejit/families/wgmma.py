@@ -600,24 +600,14 @@ def _matrix(
     size: int,
     major: descriptor.Major,
 ) -> Matrix:
-    chunks = _chunks(rows, size, major, fields.mode, fields.leading_bytes, fields.stride_bytes)
-    addresses = descriptor.swizzled(fields.start + chunks, fields.mode)
+    atom = (rows, ROW_BYTES // size)
+    addresses = descriptor.chunk_addresses(fields, atom, 8 * size, major)
     data = machine.warpgroup_read(warp, addresses.reshape(-1))
     if major == "k":
         words: Matrix = np.ascontiguousarray(data).reshape(rows, -1).view("<u4")
         return words
-    turned = data.view("<u2").reshape(chunks.shape[0], rows).T
+    turned = data.view("<u2").reshape(addresses.shape[0], rows).T
     return np.ascontiguousarray(turned).view("<u4")
-
-
-@cache
-def _chunks(
-    rows: int, size: int, major: descriptor.Major, mode: int, leading: int, stride: int
-) -> IntArray:
-    """Bytes from the start to each chunk of 16: (M or N, 2 along K), or MN-major (K, along M or N)."""
-    per_chunk = descriptor.CHUNK_BYTES // size
-    walk = descriptor.canonical((rows, ROW_BYTES // size), size, major, mode, leading, stride)
-    return walk[:, ::per_chunk] if major == "k" else walk[::per_chunk].T
 
 
 def _gathered(

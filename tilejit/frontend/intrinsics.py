@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import ast
 import inspect
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from tilejit import dtypes
 from tilejit.dtypes import DType
-from tilejit.frontend import launch, operators, python_builtins, tensors
+from tilejit.frontend import launch, operators, python_builtins, tensor_memory, tensors
 from tilejit.frontend.state import Lowering
 from tilejit.frontend.values import (
     RangeLoop,
@@ -34,6 +33,7 @@ from tilejit.ir.ops import OPS, Op
 from tilejit.ir.storage import SHARED_ALIGN_BYTES, storage_bytes
 from tilejit.language import core, cuda, scalar_math, tile
 from tilejit.language.annotations import constexpr
+from tilejit.layout import TMEM_AXES, render
 from tilejit.ptx import types as ptx_types
 from tilejit.ptx.forms import Form, OperandSpec
 from tilejit.ptx.instruction import Instruction, PtxPrefix, as_instruction
@@ -183,18 +183,14 @@ MAX_LOCAL_BYTES = 512 * 1024
 
 def _alloc(space: ir.Space) -> Callable[..., Any]:
     def meaning(lw: Lowering, shape: Any, dtype: Any, layout: Any, align: Any) -> ir.View:
-        extents = shape if isinstance(shape, tuple | list) else (shape,)
-        dims = tuple(tensors.extent(lw, e) for e in extents)
-        for dim in dims:
-            if dim < 1:
-                lw.refuse("shape", f"extents are at least 1, got {dims}")
-        element = tensors.as_dtype(lw, dtype)
-        found = tensors.as_layout(lw, layout, dims)
-        if found is not None and found.size != math.prod(dims):
+        dims, found = tensors.shape_and_layout(lw, shape, layout)
+        if found is not None and not found.axes.isdisjoint(TMEM_AXES):
             lw.refuse(
-                "layout", f"the layout has {found.size} coordinates, the shape {dims} has "
-                f"{math.prod(dims)}", help="a layout's extents multiply to the buffer's size",
+                "layout", f"a {space} buffer has no lanes and columns of tensor memory: the layout is "
+                f"{render(found)}",
+                help="T.cuda.decl_tmem(address, shape, dtype, layout=…) declares what tcgen05.alloc allocated",
             )  # fmt: skip
+        element = tensors.as_dtype(lw, dtype)
         align_bytes = 16 if align is None else tensors.extent(lw, align)
         if not 1 <= align_bytes <= SHARED_ALIGN_BYTES or align_bytes & (align_bytes - 1):
             lw.refuse(
@@ -585,6 +581,8 @@ def _build_table() -> dict[Any, Handler]:
         (cuda, "T.cuda", "named_barrier_sync", _named_barrier_sync),
         (cuda, "T.cuda", "warpgroup_sync", _warpgroup_sync),
         (cuda, "T.cuda", "named_barrier_arrive", _named_barrier(OPS["cuda.named_barrier_arrive"])),
+        (cuda, "T.cuda", "decl_tmem", tensor_memory.decl_tmem),
+        (cuda, "T.cuda", "get_tmem_addr", tensor_memory.get_tmem_addr),
         (tile, "T.cuda.tile", "apply", _apply),
         (tile, "T.cuda.tile", "ewise", _ewise),
     ]

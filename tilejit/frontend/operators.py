@@ -146,9 +146,12 @@ def common(lw: Lowering, a: Any, b: Any, what: str) -> tuple[Any, Any]:
                 lw.refuse("type", message, help=f"unpack it: {pattern} = X.shape")
             lw.refuse("type", message)
         if is_scalar(side) and isinstance(side.type, ir.PointerType):
+            step = "T.ptx.addr(pointer, bytes)"
+            if side.type.space == "tmem":
+                step = "T.cuda.get_tmem_addr(pointer, lanes, columns)"
             lw.refuse(
                 "pointer-arithmetic", f"{what} does not take a {side.type}",
-                help="use ptr_to([i, j]) of the element you mean, or T.ptx.addr(pointer, bytes)",
+                help=f"use ptr_to([i, j]) of the element you mean, or {step}",
             )  # fmt: skip
     a, b = _typed_pair(lw, a, b)
     try:

@@ -283,6 +283,11 @@ def _offset_address(lw: Lowering, operand: AddressOperand) -> Any:
     pointer, offset = operand.pointer, tensors.extent(lw, operand.offset_bytes)
     if not is_scalar(pointer):
         lw.refuse("operand", f"T.ptx.addr takes a pointer, got {describe(pointer)}")
+    if pointer.type == ir.PointerType("tmem"):
+        lw.refuse(
+            "operand", "T.ptx.addr steps in bytes, and addresses in tensor memory count lanes and columns",
+            help="T.cuda.get_tmem_addr(pointer, lanes, columns)",
+        )  # fmt: skip
     if isinstance(pointer, ir.Address):
         moved = build.index_add(pointer.offset_bytes, offset)
         return ir.Address(pointer.buffer, moved, pointer.type, span=lw.here())

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from tilejit.errors import SyntaxUnsupported, fault
 from tilejit.ir import nodes as ir
 from tilejit.ir import walk
 
@@ -49,7 +50,23 @@ def hoist(body: ir.Block) -> ir.Block:
         home = use.declared[:-1]
         if use.common[: len(home)] != home:
             moved[name] = use.common
+    _refuse_tmem(body, moved)
     return _rewrite(body, (), moved, _types(body, moved)) if moved else body
+
+
+def _refuse_tmem(body: ir.Block, moved: dict[str, Path]) -> None:
+    """What moves outwards becomes an assignment, and a tensor has none."""
+    for statement in walk.statements(body) if moved else ():
+        if isinstance(statement, ir.DeclTmem) and statement.buffer.name in moved:
+            name = statement.buffer.name
+            raise fault(
+                SyntaxUnsupported,
+                "frontend/tmem-scope",
+                f"{name} is declared in tensor memory inside a branch or loop, and used behind it",
+                statement.span,
+                help="declare it before the branch, or give the address a name there and declare it behind: "
+                "T.cuda.decl_tmem allocates nothing",
+            )
 
 
 def _blocks(statement: ir.Stmt) -> tuple[ir.Block, ...]:
@@ -66,6 +83,8 @@ def _scan(block: ir.Block, path: Path, uses: dict[str, _Uses]) -> None:
         here = (*path, index)
         if isinstance(statement, ir.Declare):
             uses.setdefault(statement.var.name, _Uses()).declared = here
+        if isinstance(statement, ir.DeclTmem):
+            uses.setdefault(statement.buffer.name, _Uses()).declared = here
         for name in _mentioned(statement):
             uses.setdefault(name, _Uses()).mention(here)
         for number, inner in enumerate(_blocks(statement)):

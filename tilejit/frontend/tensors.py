@@ -11,6 +11,7 @@ Not here: how views compose (``ir.views``), contracts.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -21,6 +22,7 @@ from tilejit.frontend.values import Method, Sub, describe, dtype_of, is_number, 
 from tilejit.ir import build, views
 from tilejit.ir import nodes as ir
 from tilejit.ir.dims import dimension_iters
+from tilejit.ir.linear import exact_quotient
 from tilejit.language.annotations import dtype_text, near_dtype
 from tilejit.layout import MEMORY_AXIS, THREAD_AXES, ComposeLayout, Layout, TileLayout
 
@@ -155,10 +157,31 @@ def _ptr_to(lw: Lowering, view: ir.View, indices: Any = ()) -> ir.Address:
     items = list(indices) if isinstance(indices, tuple | list) else [indices]
     if not items:
         items = [0] * len(view.shape)
-    elements = views.element_offset(view, index_exprs(lw, view, items))
-    scale = build.const(view.dtype.bytes, dtypes.int64)
-    offset = build.mul(build.cast(elements, dtypes.int64), scale, span=lw.here())
+    indices = index_exprs(lw, view, items)
+    if view.space == "tmem":
+        offset = views.cell_offset(view, indices)
+    else:
+        if view.dtype.bits % 8:
+            view, indices = _as_bytes(lw, view, indices)
+        scale = build.const(view.dtype.bytes, dtypes.int64)
+        elements = build.cast(views.element_offset(view, indices), dtypes.int64)
+        offset = build.mul(elements, scale, span=lw.here())
     return ir.Address(view.buffer, offset, ir.PointerType(view.space), span=lw.here())
+
+
+def _as_bytes(
+    lw: Lowering, view: ir.View, indices: tuple[Any, ...]
+) -> tuple[ir.View, tuple[Any, ...]]:
+    """The byte that an element of a packed type starts."""
+    bytes_ = views.with_dtype(view, dtypes.uint8)
+    per_byte = 8 // view.dtype.bits
+    last = exact_quotient(indices[-1], per_byte)
+    if last is None:
+        lw.refuse(
+            "element", f"{view.dtype} elements are packed, {per_byte} in a byte, and this one is not known to "
+            "start one", help='view them as bytes: t.view("uint8")',
+        )  # fmt: skip
+    return bytes_, (*indices[:-1], last)
 
 
 _METHODS: dict[str, tuple[Callable[..., Any], inspect.Signature, bool]] = {
@@ -242,6 +265,10 @@ def no_elements(lw: Lowering, scalar: ir.Expr, code: str) -> NoReturn:
         message = f"a pointer to {space} memory is an address, not a buffer: it has no elements"
         help_ = "index the buffer that it points into, or give the address to a raw instruction: "
         help_ += f'T.ptx["ld.{space}.b32"](x, pointer)'
+        if space == "tmem":
+            help_ = (
+                "T.cuda.decl_tmem(pointer, shape, dtype, layout=…) declares a tensor from there on"
+            )
     elif isinstance(scalar, ir.Call) and scalar.op == "cuda.map_shared_rank":
         message = (
             "T.cuda.map_shared_rank gives an address in another CTA's shared memory, not a buffer: it "
@@ -295,13 +322,17 @@ def _element(lw: Lowering, view: ir.View, items: list[Any]) -> tuple[Any, ...]:
 
 
 def _refuse_storage_only(lw: Lowering, view: ir.View) -> None:
+    if view.space == "tmem":
+        lw.refuse(
+            "element", "tensor memory is read and written by tcgen05.ld and tcgen05.st only, a warp at once",
+            help='r = T.alloc_local(…), then T.cuda.tile.apply(T.ptx["tcgen05.ld.sync.aligned.32x32b.x1.b32"], '
+            f'r, {view.buffer.name}, scope="warp") and T.ptx["tcgen05.wait::ld.sync.aligned"]()',
+        )  # fmt: skip
     if view.dtype.bits % 8:
         lw.refuse(
             "element", f"{view.dtype} elements are packed and have no address",
             help='view them as bytes: t.view("uint8")',
         )  # fmt: skip
-    if view.space == "tmem":
-        lw.refuse("element", "tensor memory is read and written by tcgen05.ld and tcgen05.st only")
 
 
 def _full(lw: Lowering, shape: tuple[Any, ...], items: list[Any]) -> list[Any]:
@@ -398,6 +429,23 @@ def extent(lw: Lowering, value: Any) -> int:
             help="sizes of tiles and T.unroll's counts are compile-time; range(…) makes a run-time loop",
         )  # fmt: skip
     return value
+
+
+def shape_and_layout(
+    lw: Lowering, shape: Any, layout: Any
+) -> tuple[tuple[int, ...], Layout | None]:
+    """What a buffer is declared with."""
+    extents = shape if isinstance(shape, tuple | list) else (shape,)
+    dims = tuple(extent(lw, e) for e in extents)
+    if any(dim < 1 for dim in dims):
+        lw.refuse("shape", f"extents are at least 1, got {dims}")
+    found = as_layout(lw, layout, dims)
+    if found is not None and found.size != math.prod(dims):
+        lw.refuse(
+            "layout", f"the layout has {found.size} coordinates, the shape {dims} has "
+            f"{math.prod(dims)}", help="a layout's extents multiply to the buffer's size",
+        )  # fmt: skip
+    return dims, found
 
 
 def static_shape(lw: Lowering, view: ir.View) -> tuple[int, ...]:

@@ -160,10 +160,15 @@ def contribution(
         component = index_floordiv(index, inner) if inner > 1 else build.index(index)
         if number > 0:
             component = index_mod(component, i.extent)
-        if i.axis == storage_axis:
+        if i.axis == storage_axis or not i.stride:
             total = build.index_add(total, build.index_mul(component, i.stride))
             continue
         value = build.as_int(component)
+        if value is None and i.axis == "TLane":
+            raise LayoutError(
+                f"{where} runs over TLane, and lanes are fixed when compiling: T.cuda.decl_tmem(T.cuda."
+                "get_tmem_addr(address, row, 0), …) declares a tensor at a lane that the run tells"
+            )
         if value is None:
             raise LayoutError(
                 f"{where} runs over {i.axis}: who holds an element is fixed when compiling, so its "

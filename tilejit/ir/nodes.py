@@ -9,7 +9,9 @@ expressions have a value and no effect, statements have an effect and no value.
   block of every use), ``Assign`` overwrites it. Names are unique within a function, so equality of
   nodes is structural; ``span`` never takes part in equality.
 * Memory and register tiles live in *buffers*: a ``Var`` whose type is a ``TensorType``. Parameters
-  are buffers in ``global`` space; ``AllocTensor`` introduces ``shared`` and ``local`` ones.
+  are buffers in ``global`` space; ``AllocTensor`` introduces ``shared`` and ``local`` ones, for the
+  rest of the function; ``DeclTmem`` introduces one in ``tmem`` space, where an address that the program
+  got at run time says, for the rest of its block.
 * A ``View`` is the only way to look at a buffer: dtype, shape, a static layout, and a symbolic
   element offset. Views of views are composed by ``ir.views``, so a ``View``'s base is always a
   buffer. A ``Region`` is a rectangular part of a view: what tile instructions take.
@@ -64,7 +66,8 @@ class ScalarType:
 
 @dataclass(frozen=True, slots=True)
 class PointerType:
-    """An address. ``global`` and ``local`` addresses are 64-bit, ``shared`` ones 32-bit offsets."""
+    """An address. ``global`` and ``local`` addresses are 64-bit, ``shared`` ones 32-bit offsets, ``tmem``
+    ones 32-bit: ``lane << 16 | column``."""
 
     space: Space
 
@@ -242,7 +245,8 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Address of byte ``offset_bytes`` of a buffer (an integer expression)."""
+    """Address of byte ``offset_bytes`` of a buffer (an integer expression). In ``tmem`` space the offset
+    counts lanes and columns as an address does, and is added to the buffer's."""
 
     buffer: Var
     offset_bytes: Expr
@@ -424,6 +428,15 @@ class AllocTensor:
 
 
 @dataclass(frozen=True, slots=True)
+class DeclTmem:
+    """Introduces a ``tmem`` buffer at ``address``, a uint32 that is evaluated once. Nothing is allocated."""
+
+    buffer: Var
+    address: Expr
+    span: Span | None = _span()
+
+
+@dataclass(frozen=True, slots=True)
 class If:
     condition: Expr
     then: Block
@@ -479,8 +492,9 @@ class Evaluate:
 
 
 Stmt: TypeAlias = (
-    Declare | Assign | Store | AllocTensor | If | For | While | Break | Continue | Return | Evaluate
-)
+    Declare | Assign | Store | AllocTensor | DeclTmem | If | For | While | Break | Continue | Return
+    | Evaluate
+)  # fmt: skip
 Block: TypeAlias = tuple[Stmt, ...]
 
 

@@ -9,7 +9,7 @@ import math
 from dataclasses import replace
 
 from tilejit.dtypes import DType
-from tilejit.ir import build
+from tilejit.ir import build, tensor_memory
 from tilejit.ir.dims import UNIT, Extent, dimension_iters, joined, show, storage_axis, tile_of
 from tilejit.ir.linear import exact_quotient
 from tilejit.ir.nodes import Expr, TensorType, View
@@ -25,9 +25,10 @@ from tilejit.layout import (
 
 
 def with_layout(view: View, shape: tuple[int, ...], layout: Layout) -> View:
-    """The storage from the view's offset on, seen through another shape and layout.
+    """The storage from the view's offset on, in tensor memory from its lane on, seen through another
+    shape and layout.
 
-    Zero strides make broadcast views. Shared and register buffers must hold the layout's physical
+    Zero strides make broadcast views. Buffers other than global ones must hold the layout's physical
     span, gaps included, where the offset is known.
     """
     if layout.size != math.prod(shape):
@@ -35,26 +36,53 @@ def with_layout(view: View, shape: tuple[int, ...], layout: Layout) -> View:
             f"layout {render(layout)} has {layout.size} elements, shape {show(shape)} has "
             f"{math.prod(shape)}"
         )
+    if view.space == "tmem":
+        layout = _from_lane(view, layout)
     made = replace(view, shape=tuple(shape), layout=layout, dynamic_strides=())
     _require_storage(made, layout)
     return made
+
+
+def _from_lane(view: View, layout: Layout) -> Layout:
+    """``layout`` from the view's lane on."""
+    lane = dict(tile_of(view).offset).get("TLane", 0)
+    if not isinstance(layout, TileLayout):
+        raise LayoutError(f"{view.buffer.name}: tensor memory has no swizzle, got {render(layout)}")
+    offset = dict(layout.offset)
+    return replace(layout, offset=normal_offset({**offset, "TLane": offset.get("TLane", 0) + lane}))
 
 
 def _require_storage(view: View, layout: Layout) -> None:
     buffer = view.buffer.type
     offset = build.as_int(view.offset_elems)
     assert isinstance(buffer, TensorType)
-    if view.space not in ("shared", "local") or offset is None:
+    if view.space == "tmem":
+        _require_lanes(view, buffer, layout)
+    if view.space == "global" or offset is None:
         return
+    axis = storage_axis(view.space)
     if buffer.layout is not None:
-        held = buffer.layout.span()
+        held = buffer.layout.span(axis)
     else:
         held = math.prod(e for e in buffer.shape if isinstance(e, int))
-    needed = (offset + layout.span()) * view.dtype.bits
+    needed = (offset + layout.span(axis)) * view.dtype.bits
     if needed > held * buffer.dtype.bits:
+        what = "of a lane " if view.space == "tmem" else ""
         raise LayoutError(
-            f"layout {render(layout)} from element {offset} needs {needed // 8} bytes of "
+            f"layout {render(layout)} from element {offset} needs {needed // 8} bytes {what}of "
             f"{view.buffer.name}, which has {held * buffer.dtype.bits // 8}"
+        )
+
+
+def _require_lanes(view: View, buffer: TensorType, layout: Layout) -> None:
+    assert isinstance(layout, TileLayout) and buffer.layout is not None
+    strange = tensor_memory.axes_fault(layout)
+    if strange is not None:
+        raise LayoutError(f"a view of {view.buffer.name} in tensor memory: {strange}")
+    needed, held = layout.span("TLane"), buffer.layout.span("TLane")
+    if needed > held:
+        raise LayoutError(
+            f"layout {render(layout)} needs {needed} lanes of {view.buffer.name}, which has {held}"
         )
 
 
@@ -65,6 +93,9 @@ def with_dtype(view: View, dtype: DType) -> View:
     are whole wide elements, provably; narrowing makes consecutive narrow elements of each.
     """
     old, new = view.dtype.bits, dtype.bits
+    strange = tensor_memory.dtype_fault(dtype) if view.space == "tmem" else None
+    if strange is not None:
+        raise LayoutError(f"a view of {view.buffer.name} in tensor memory: {strange}")
     if old == new:
         return replace(view, dtype=dtype)
     if max(old, new) % min(old, new):

@@ -126,6 +126,8 @@ class _Printer:
                 return f"{self.element(view, indices)} = {self.expr(value)}"
             case nodes.AllocTensor(buffer=buffer):
                 return f"{buffer.name}: {_type(buffer.type)}"
+            case nodes.DeclTmem(buffer=buffer, address=address):
+                return f"{buffer.name}: {_type(buffer.type)} = {self.expr(address)}"
             case nodes.Break():
                 return "break"
             case nodes.Continue():

@@ -138,7 +138,7 @@ class _Reader:
                 made = None if value is None else self.expr(value)
                 var = self.declare(name, self.type(annotation))
                 if isinstance(var.type, nodes.TensorType):
-                    return nodes.AllocTensor(var)
+                    return nodes.AllocTensor(var) if made is None else nodes.DeclTmem(var, made)
                 return nodes.Declare(var, made)
             case ast.Assign(targets=[ast.Name(id=name)], value=value):
                 return nodes.Assign(self.variables[name], self.expr(value))

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from tilejit import dtypes
-from tilejit.ir import build
+from tilejit.ir import build, tensor_memory
 from tilejit.ir.dims import (
     MAX_OFFSET_ELEMS,
     UNIT,
@@ -31,6 +31,7 @@ from tilejit.ir.dims import (
     storage_axis,
     tile_of,
 )
+from tilejit.ir.linear import exact_quotient
 from tilejit.ir.nodes import Expr, Pick, Region, TensorType, Var, View
 from tilejit.ir.reinterpret import with_dtype, with_layout
 from tilejit.layout import (
@@ -44,8 +45,8 @@ from tilejit.layout import (
 )
 
 __all__ = [
-    "Extent", "Item", "Slice", "dimension_iters", "element_offset", "permute", "region", "reshape",
-    "storage_axis", "sub", "swizzled", "tile_of", "whole", "with_dtype", "with_layout",
+    "Extent", "Item", "Slice", "cell_offset", "dimension_iters", "element_offset", "permute", "region",
+    "reshape", "storage_axis", "sub", "swizzled", "tile_of", "whole", "with_dtype", "with_layout",
 ]  # fmt: skip
 
 Slice: TypeAlias = tuple["Expr | int | None", "Expr | int | None", "Expr | int | None"]
@@ -278,12 +279,20 @@ def _rectangle(extent: Extent, item: Item) -> tuple[Expr | int, int]:
 def element_offset(view: View, indices: tuple[Expr, ...]) -> Expr:
     """Position of one element in elements of ``view.dtype`` from the buffer's start, swizzle
     included, as an int64 expression: what a scalar access and ``ptr_to`` use."""
+    total, _ = _located(view, indices)
+    if isinstance(view.layout, ComposeLayout):
+        return swizzled(view.layout, total)
+    return total
+
+
+def _located(view: View, indices: tuple[Expr, ...]) -> tuple[Expr, int]:
+    """``element_offset`` before the swizzle, and the lane of tensor memory."""
     if len(indices) != len(view.shape):
         raise LayoutError(f"{len(indices)} indices for {len(view.shape)} axes")
     tile = tile_of(view)
     strides = dict(view.dynamic_strides)
     storage = storage_axis(view.space)
-    owners: dict[str, int] = {}
+    owners = dict(tile.offset)
     total = build.index_add(view.offset_elems, dict(tile.offset).get(storage, 0))
     for axis, (index, iters) in enumerate(zip(indices, dimension_iters(tile, view.shape))):
         if axis in strides:
@@ -291,9 +300,22 @@ def element_offset(view: View, indices: tuple[Expr, ...]) -> Expr:
         else:
             moved = contribution(_where(view, axis), iters, index, storage, owners)
         total = build.index_add(total, moved)
-    if isinstance(view.layout, ComposeLayout):
-        return swizzled(view.layout, total)
-    return total
+    return total, owners.get("TLane", 0)
+
+
+def cell_offset(view: View, indices: tuple[Expr, ...]) -> Expr:
+    """What the cell of tensor memory that an element starts adds to the address of the buffer, int64."""
+    elements, lane = _located(view, indices)
+    per_cell = tensor_memory.CELL_BITS // view.dtype.bits
+    columns = exact_quotient(elements, per_cell)
+    if columns is None:
+        known = build.as_int(elements)
+        at = "a run-time element" if known is None else f"element {known}"
+        raise LayoutError(
+            f"{at} of a lane of {view.buffer.name} ({view.dtype}) is not known to start a column, which holds "
+            f"{per_cell}: only columns have addresses"
+        )
+    return build.index_add(columns, lane << tensor_memory.LANE_SHIFT)
 
 
 def swizzled(layout: ComposeLayout, address: Expr) -> Expr:

@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from tilejit import dtypes
 from tilejit.errors import InternalError, Span, fault
-from tilejit.ir import nodes
+from tilejit.ir import nodes, tensor_memory
 from tilejit.ir.build import COMPARISONS
 from tilejit.ir.ops import OPS, STRUCTURAL, Op
 
@@ -89,9 +89,8 @@ class _Checker:
         outer = dict(self.scope)
         for statement in block:
             self.statement(statement, loops)
-        # Scalars end with their block; buffers live for the rest of the function.
-        made = {n: v for n, v in self.scope.items() if isinstance(v.type, nodes.TensorType)}
-        self.scope = made | outer
+        # Scalars end with their block; what is allocated lives for the rest of the function.
+        self.scope = {n: v for n, v in self.scope.items() if _is_allocated(v)} | outer
 
     def statement(self, s: nodes.Stmt, loops: int) -> None:
         match s:
@@ -114,6 +113,9 @@ class _Checker:
                 self.typed(value, nodes.ScalarType(view.dtype), s.span)
             case nodes.AllocTensor(buffer=buffer):
                 self.alloc(buffer, s.span)
+            case nodes.DeclTmem(buffer=buffer, address=address):
+                self.typed(address, nodes.UINT32, s.span)
+                self.decl_tmem(buffer, s.span)
             case nodes.If(condition=condition, then=then, orelse=orelse):
                 self.typed(condition, nodes.BOOL, s.span)
                 self.block(then, loops)
@@ -138,12 +140,24 @@ class _Checker:
         kind = buffer.type
         if not isinstance(kind, nodes.TensorType):
             self.fail(f"{buffer.name!r} is no tensor", span)
-        if kind.space == "global":
-            self.fail(f"{buffer.name!r} is allocated in global space", span)
+        if kind.space not in ("shared", "local"):
+            self.fail(f"{buffer.name!r} is allocated in {kind.space} space", span)
         static = all(isinstance(d, int) for d in kind.shape)
         if not static:
             self.fail(f"{buffer.name!r} is allocated with a run-time shape", span)
         self.tensor_type(kind, span)
+        self.declare(buffer, span)
+
+    def decl_tmem(self, buffer: nodes.Var, span: Span | None) -> None:
+        kind = buffer.type
+        if not isinstance(kind, nodes.TensorType):
+            self.fail(f"{buffer.name!r} is no tensor", span)
+        if kind.space != "tmem":
+            self.fail(f"{buffer.name!r} is declared in {kind.space} space", span)
+        self.tensor_type(kind, span)
+        wrong = tensor_memory.fault(kind)
+        if wrong is not None:
+            self.fail(f"{buffer.name!r} in tensor memory: {wrong}", span)
         self.declare(buffer, span)
 
     def for_(self, s: nodes.For, loops: int) -> None:
@@ -456,6 +470,10 @@ def _computes(op: str, dtype: dtypes.DType) -> bool:
     if op == "truediv":
         return dtype.is_float
     return op in COMPARISONS or dtype.kind != "bool"
+
+
+def _is_allocated(var: nodes.Var) -> bool:
+    return isinstance(var.type, nodes.TensorType) and var.type.space != "tmem"
 
 
 def _bits(kind: nodes.Type) -> int | None:

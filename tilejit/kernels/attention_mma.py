@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 
 from tilejit import T, jit
-from tilejit.kernels import operands
+from tilejit.kernels import devices, operands
 from tilejit.kernels.operands import Facts, facts_of
 from tilejit.lib import packed, reduce
 
@@ -592,6 +592,7 @@ def attention(q, k, v, *, causal=False, scale=None, out=None):
         facts_of("v", v),
         None if out is None else facts_of("out", out),
         causal,
+        devices.simulated(q.device),
     )
     scale = q.shape[3] ** -0.5 if scale is None else float(scale)
     if not SCALES[0] <= scale <= SCALES[1]:
@@ -649,7 +650,9 @@ class _Call:
 
 
 @lru_cache(operands.REMEMBERED)
-def _prepared(q: Facts, k: Facts, v: Facts, out: Facts | None, causal: bool) -> _Call | None:
+def _prepared(
+    q: Facts, k: Facts, v: Facts, out: Facts | None, causal: bool, simulated: str | None
+) -> _Call | None:
     """The checked call; None for an empty result. Without an ``out``, for a new one."""
     _check_inputs(q, k, v)
     if out is None:
@@ -662,15 +665,8 @@ def _prepared(q: Facts, k: Facts, v: Facts, out: Facts | None, causal: bool) -> 
         return None
     _check_result(out)
     pitches = (_row_pitch(tensor) for tensor in (q, k, v, out))
-    plan = plan_attention(q.shape[3], causal, *pitches, _major(q.device))
+    plan = plan_attention(q.shape[3], causal, *pitches, devices.device_of(q.device).sm // 10)
     return _Call(_geometry(q, k, v, out), plan)
-
-
-def _major(device) -> int:
-    """Of the compute capability. The simulator has that of Hopper."""
-    import torch
-
-    return torch.cuda.get_device_capability(device)[0] if device.type == "cuda" else 9
 
 
 def _pitch(tensor: Facts, dimension: int) -> int:

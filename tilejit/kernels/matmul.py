@@ -14,32 +14,24 @@ An operand whose rows run along K is K-major: A as given, B transposed. Otherwis
 (or N); slices are then *panels*, 64 elements of M (or N) wide. TMA fills what lies beyond a matrix with
 zeros and does not store it.
 
-What TMA cannot address is copied to where it can, where that pays; else, and on other GPUs,
-``kernels.matmul_mma`` computes. Not here: what the tile shapes cost (``benchmarks/notes.md``).
+What TMA cannot address is copied to where it can, where that pays; else ``kernels.matmul_mma``
+computes, as it does on other GPUs; on those of compute capability 10 and 11 ``kernels.matmul_tcgen05``. Not here: what the tile shapes cost (``benchmarks/notes.md``).
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import NamedTuple
 
 from tilejit import T, jit
-from tilejit.kernels import matmul_mma, operands, products, scratch
+from tilejit.kernels import devices, matmul_mma, matmul_tcgen05, operands, products, scratch
+from tilejit.kernels.matmul_tcgen05 import TcgenPlan
 from tilejit.kernels.operands import Facts, facts_of
 from tilejit.kernels.products import View, passed
-from tilejit.lib import epilogue, packed, ring, roles, schedulers, split_sums
-
-TILE_K = 64
-"""Elements of a slice along K: rows of 128 bytes, the widest swizzle."""
-K_STEP = 16
-"""Of one wgmma of 16-bit elements."""
-PANEL = 64
-"""Elements of M or N in a row of 128 bytes."""
-
-L2_PROMOTION = 2
-"""To lines of 128 bytes. 256 are no faster where rows start at multiples of them, and slower elsewhere."""
+from tilejit.lib import epilogue, packed, ring, roles, schedulers, slices, split_sums
+from tilejit.lib.slices import K_STEP, PANEL, TILE_K
 
 _COUNTS = (
     "tile_m", "tile_n", "stages", "consumers", "group_m", "slabs", "slabs_at_once", "parts", "cluster_m",
@@ -125,11 +117,11 @@ class TmaPlan:
     @property
     def a_shape(self) -> tuple[int, ...]:
         """One stage of A in shared memory."""
-        return (self.tile_m, TILE_K) if self.a_k_major else (self.tile_m // PANEL, TILE_K, PANEL)
+        return slices.shape(self.tile_m, self.a_k_major)
 
     @property
     def b_shape(self) -> tuple[int, ...]:
-        return (self.tile_n, TILE_K) if self.b_k_major else (self.tile_n // PANEL, TILE_K, PANEL)
+        return slices.shape(self.tile_n, self.b_k_major)
 
     @property
     def cluster(self) -> int:
@@ -158,34 +150,6 @@ class TmaPlan:
         return self.parts > 1 and 0 < rest * self.parts <= self.workers
 
 
-# --- the producer
-
-
-@jit
-def load(stage, source, first, k, k_major: T.constexpr, mbar, rank, sharing: T.constexpr):
-    """One stage of an operand: its rows (columns) from ``first`` on, along K from ``k`` on. ``sharing``
-    CTAs load it together: number ``rank`` its part, into the same stage of all."""
-    head = "cp.async.bulk.tensor.2d.shared::cta"
-    tail = ".global.tile.mbarrier::complete_tx::bytes"
-    mask = None
-    if sharing > 1:
-        head, tail = "cp.async.bulk.tensor.2d.shared::cluster", f"{tail}.multicast::cluster"
-        mask = T.uint16((1 << sharing) - 1)
-        first = first + rank * (stage.size // TILE_K // sharing)
-        stage = stage.view(sharing, stage.shape[0] // sharing, *stage.shape[1:]).sub[rank]
-    if k_major:
-        T.cuda.tile.apply(
-            T.ptx[head + tail], stage, source, box=stage.shape, coords=(first, k), swizzle=3,
-            l2_promotion=L2_PROMOTION, mbar=mbar, cta_mask=mask,
-        )  # fmt: skip
-    else:
-        T.cuda.tile.apply(
-            T.ptx[head + tail], stage, source, box=stage.shape[1:], coords=(k, first),
-            coord_steps=((0, PANEL),), swizzle=3, l2_promotion=L2_PROMOTION, mbar=mbar,
-            cta_mask=mask,
-        )  # fmt: skip
-
-
 # --- the consumers
 
 
@@ -197,17 +161,6 @@ def rows_of_a(stage, sharer, plan: T.constexpr):
         return own.view(plan.blocks_m, 64, TILE_K // K_STEP, K_STEP).permute(0, 2, 1, 3)
     own = stage.view(plan.sharers, plan.blocks_m, TILE_K, PANEL).sub[sharer]
     return own.view(plan.blocks_m, TILE_K // K_STEP, K_STEP, PANEL).permute(0, 1, 3, 2)
-
-
-@jit
-def columns_of_b(stage, k_major: T.constexpr):
-    """(1, k-steps, columns, 16): a stage of B, as wgmma takes it."""
-    if k_major:
-        columns = stage.shape[0]
-        return stage.view(1, columns, TILE_K // K_STEP, K_STEP).permute(0, 2, 1, 3)
-    panels = stage.shape[0]
-    parts = stage.view(panels, TILE_K // K_STEP, K_STEP, PANEL).permute(1, 0, 3, 2)
-    return parts.view(1, TILE_K // K_STEP, panels * PANEL, K_STEP)
 
 
 @jit
@@ -303,11 +256,11 @@ def matmul_tma(
                     ring.wait_empty(empty, stage, parity)
                     ring.announce(full, stage, plan.stage_bytes)
                     mbar = full.ptr_to([stage])
-                    load(
+                    slices.load_shared(
                         a_ring.sub[stage], A, first_m, k * TILE_K, plan.a_k_major, mbar, rank,
                         plan.cluster_n,
                     )  # fmt: skip
-                    load(
+                    slices.load_shared(
                         b_ring.sub[stage], B, first_n, k * TILE_K, plan.b_k_major, mbar, rank,
                         plan.cluster_m,
                     )  # fmt: skip
@@ -342,7 +295,7 @@ def matmul_tma(
                 ring.wait_full(full, stage, parity)
                 multiply(
                     tile_sums, rows_of_a(a_ring.sub[stage], sharer, plan),
-                    columns_of_b(b_ring.sub[stage], plan.b_k_major), k != begin, plan, A.dtype,
+                    slices.steps(b_ring.sub[stage], plan.b_k_major), k != begin, plan, A.dtype,
                 )  # fmt: skip
                 T.ptx["wgmma.wait_group.sync.aligned"](plan.in_flight)
                 if plan.in_flight == 0:
@@ -414,22 +367,6 @@ def release(empty, stage, thread, rank, cluster: T.constexpr):
 # --- the host side
 
 
-@dataclass(frozen=True)
-class Device:
-    """What the choice of a plan depends on. The default stands for the simulator."""
-
-    sms: int = 132
-    has_wgmma: bool = True
-
-
-@cache
-def _device(index: int) -> Device:
-    import torch
-
-    found = torch.cuda.get_device_properties(index)
-    return Device(found.multi_processor_count, (found.major, found.minor) == (9, 0))
-
-
 MAX_WORKSPACE_BYTES = 64 << 20
 
 
@@ -491,14 +428,14 @@ def _slice_clocks(plan: TmaPlan, rate: float, busy_sms: int, whole_lines: bool) 
 
 def _clocks(plan: TmaPlan, rate: float, m: int, n: int, k: int, whole_lines: bool) -> float:
     """Of the product with this plan, as far as waves of tiles and bytes explain it."""
-    slices = -(-k // TILE_K)
+    slice_count = -(-k // TILE_K)
     waves, rest = divmod(plan.pieces(m, n), plan.workers)
     tile_elems = plan.tile_m * plan.tile_n
     tile_end = _TILE_CLOCKS + 2 * tile_elems / _EPILOGUE_BYTES_PER_SM
-    main = waves * slices * _slice_clocks(plan, rate, plan.sms, whole_lines)
+    main = waves * slice_count * _slice_clocks(plan, rate, plan.sms, whole_lines)
     ends = waves * tile_end
     if rest:
-        own = -(-slices // plan.parts)
+        own = -(-slice_count // plan.parts)
         busy_sms = rest * plan.parts * plan.cluster
         main += own * _slice_clocks(plan, rate, busy_sms, whole_lines)
         ends += tile_end
@@ -515,13 +452,13 @@ def plan_matmul(
 ) -> TmaPlan:
     """The plan that takes the fewest clocks by the model. ``whole_lines``: the rows of A and B lie
     multiples of 128 bytes apart."""
-    slices = -(-k // TILE_K)
+    slice_count = -(-k // TILE_K)
     candidates: list[tuple[float, TmaPlan]] = []
     for shape, rate in _SHAPES if whole_lines else _SHAPES + _SHARED:
         for parts in PARTS[: sms // shape.cluster]:
             plan = replace(shape, parts=parts, sms=sms, a_k_major=a_k_major, b_k_major=b_k_major)
             bytes_ = 4 * math.prod(plan.slots_shape)
-            worth = plan.split(m, n) and slices >= MIN_SLICES * parts
+            worth = plan.split(m, n) and slice_count >= MIN_SLICES * parts
             if parts == 1 or (worth and bytes_ <= MAX_WORKSPACE_BYTES):
                 candidates.append((_clocks(plan, rate, m, n, k, whole_lines), plan))
     return min(candidates, key=lambda entry: entry[0])[1]
@@ -594,17 +531,20 @@ class _Call:
     a: _Rows
     b: _Rows
     c: _Rows
-    plan: TmaPlan
+    plan: TmaPlan | TcgenPlan
     spans_bytes: tuple[int, int, int, int]
 
 
 @lru_cache(operands.REMEMBERED)
-def _prepared(a: Facts, b: Facts, bias: Facts | None, out: Facts | None) -> _Call | None:
+def _prepared(
+    a: Facts, b: Facts, bias: Facts | None, out: Facts | None, simulated: str | None
+) -> _Call | None:
     """The checked call; None where it is ``matmul_mma``'s."""
     products.check(a, b, bias, out)
     (m, k), n = a.shape, b.shape[1]
-    device = _device(a.device.index) if a.device.type == "cuda" else Device()
-    if m * n * k == 0 or m > products.MAX_EXTENT or not device.has_wgmma:
+    device = devices.device_of(a.device)
+    known = device.has_wgmma or device.has_tcgen05
+    if m * n * k == 0 or m > products.MAX_EXTENT or not known:
         return None
     if out is None:
         out = Facts((m, n), (n, 1), a.dtype, a.device, 0)
@@ -613,8 +553,12 @@ def _prepared(a: Facts, b: Facts, bias: Facts | None, out: Facts | None) -> _Cal
     copied = [rows for rows in (a_rows, b_rows, out) if not _addressable(rows)]
     if copied and not _copies_pay(m, n, k, copied):
         return None
-    whole_lines = all(rows in copied or _in_whole_lines(rows) for rows in (a_rows, b_rows))
-    plan = plan_matmul(m, n, k, a_k_major, b_k_major, device.sms, whole_lines)
+    plan: TmaPlan | TcgenPlan
+    if device.has_tcgen05:
+        plan = matmul_tcgen05.plan_matmul(m, n, a_k_major, b_k_major, device.sms)
+    else:
+        whole_lines = all(rows in copied or _in_whole_lines(rows) for rows in (a_rows, b_rows))
+        plan = plan_matmul(m, n, k, a_k_major, b_k_major, device.sms, whole_lines)
     spans = (0 if t is None else t.span_elems * t.dtype.itemsize for t in (a, b, bias, out))
     return _Call(_rows(a, a_rows), _rows(b, b_rows), _rows(out, out), plan, tuple(spans))
 
@@ -639,6 +583,7 @@ def matmul(a, b, *, bias=None, activation=None, out=None):
         facts_of("b", b),
         None if bias is None else facts_of("bias", bias),
         None if out is None else facts_of("out", out),
+        devices.simulated(a.device),
     )
     if call is None:
         return matmul_mma.matmul(a, b, bias=bias, activation=activation, out=out)
@@ -648,8 +593,11 @@ def matmul(a, b, *, bias=None, activation=None, out=None):
     else:
         operands.result_apart(("a", "b", "bias"), (a, b, bias), out, call.spans_bytes)
     c = call.c.room(out)
-    matmul_tma(
-        call.a.of(a), call.b.of(b), bias, c, call.plan, activation,
-        *workspace(call.plan, a.device),
-    )  # fmt: skip
+    plan = call.plan
+    if isinstance(plan, TcgenPlan):
+        matmul_tcgen05.matmul_tcgen05(call.a.of(a), call.b.of(b), bias, c, plan, activation)
+    else:
+        matmul_tma(
+            call.a.of(a), call.b.of(b), bias, c, plan, activation, *workspace(plan, a.device)
+        )
     return out if call.c.pitch_elems is None else out.copy_(c)

@@ -19,12 +19,12 @@ Not here: 16-bit elements (``kernels.matmul``); quantisation; GPUs without wgmma
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import lru_cache
 from math import gcd
 from typing import Any, NamedTuple
 
 from tilejit import T, jit
-from tilejit.kernels import operands, products
+from tilejit.kernels import devices, operands, products
 from tilejit.kernels.operands import Facts, facts_of
 from tilejit.kernels.products import View, passed
 from tilejit.lib import epilogue, ring, roles, schedulers
@@ -458,11 +458,17 @@ class _Call(NamedTuple):
 
 @lru_cache(operands.REMEMBERED)
 def _prepared(
-    a: Facts, b: Facts, a_scale: Facts, b_scale: Facts, out: Facts, fast_accum: bool
-) -> _Call:
+    a: Facts, b: Facts, a_scale: Facts, b_scale: Facts, out: Facts, fast_accum: bool,
+    simulated: str | None,
+) -> _Call:  # fmt: skip
     """The checked call."""
     operands.same_device(a=a, b=b, a_scale=a_scale, b_scale=b_scale, out=out)
-    sms = _sms(a.device.index) if a.device.type == "cuda" else 132
+    device = devices.device_of(a.device)
+    if not device.has_wgmma:
+        raise ValueError(
+            f"{a.device} has compute capability {device.sm / 10}, expected 9.0: this product is made of "
+            "wgmma instructions"
+        )
     (m, k), n = a.shape, b.shape[1]
     b_columns = _scale_columns(m, n, k, a_scale, b_scale)
     _check_result(m, n, out)
@@ -474,7 +480,7 @@ def _prepared(
         _rows("b", "column", b, b._replace(shape=(n, k), strides=b.strides[::-1])),
         _rows("out", "row", out, out),
     )
-    plan = plan_matmul(m, n, not fast_accum or b_columns > 0, b_columns, sms)
+    plan = plan_matmul(m, n, not fast_accum or b_columns > 0, b_columns, device.sms)
     return _Call(_Product(*rows, plan), spans_bytes)
 
 
@@ -555,20 +561,6 @@ def _rows(what: str, line: str, tensor: Facts, matrix: Facts) -> View | None:
     return products.view_of(tensor, matrix)
 
 
-@cache
-def _sms(index: int) -> int:
-    """Of a GPU with this kernel's instructions."""
-    import torch
-
-    found = torch.cuda.get_device_properties(index)
-    if (found.major, found.minor) != (9, 0):
-        raise ValueError(
-            f"{found.name} has compute capability {found.major}.{found.minor}, expected 9.0: this "
-            "product is made of wgmma instructions"
-        )
-    return int(found.multi_processor_count)
-
-
 def matmul_fp8(a, b, a_scale, b_scale, *, out=None, out_dtype=None, fast_accum=True):
     """``a @ b`` with scales, for a (M, K) and b (K, N) in float8_e4m3fn or float8_e5m2 (also one of
     each), summed in float32, on a GPU of compute capability 9.0.
@@ -600,7 +592,7 @@ def matmul_fp8(a, b, a_scale, b_scale, *, out=None, out_dtype=None, fast_accum=T
     of_out = facts_of("out", out)
     if given and out_dtype not in (None, of_out.dtype):
         raise ValueError(f"out is {of_out.dtype}, and out_dtype {out_dtype}")
-    call = _prepared(*facts, of_out, fast_accum)
+    call = _prepared(*facts, of_out, fast_accum, devices.simulated(a.device))
     if given:
         operands.result_apart(
             ("a", "b", "a_scale", "b_scale"), (a, b, a_scale, b_scale), out, call.spans_bytes

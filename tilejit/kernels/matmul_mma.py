@@ -17,10 +17,11 @@ Not here: wgmma and TMA; splitting K over CTAs; what the tile shapes cost (``ben
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import lru_cache
 
 from tilejit import T, jit
-from tilejit.kernels import operands, products, rows
+from tilejit.kernels import devices, operands, products, rows
+from tilejit.kernels.devices import H200, RESERVED_BYTES, Device
 from tilejit.kernels.operands import Facts, facts_of
 from tilejit.lib import packed
 
@@ -458,18 +459,6 @@ _SHAPES_OF_SHORT_VECTORS = (
 _SHAPES_OF_ELEMENTS = ((MatmulPlan(64, 64, 32, 2, 2, stages=2, min_blocks=2), 0.1),)
 
 
-@dataclass(frozen=True)
-class Device:
-    """What the choice of a tile depends on. The default stands for the simulator."""
-
-    sms: int = 132
-    shared_bytes_per_sm: int = 228 * 1024
-
-
-RESERVED_BYTES = 1024
-"""Of the SM's shared memory, for every CTA on it."""
-
-
 @lru_cache(operands.REMEMBERED)
 def plan_matmul(
     m: int,
@@ -478,7 +467,7 @@ def plan_matmul(
     vector_elems: int,
     a_k_major: bool,
     b_k_major: bool,
-    device: Device = Device(),
+    device: Device = H200,
 ) -> MatmulPlan:
     """The plan that takes the least time by its count of waves. ``vector_elems``: the shorter of A's
     and B's vectors."""
@@ -508,14 +497,6 @@ def _fitted(shape: MatmulPlan, k: int, device: Device) -> MatmulPlan | None:
     return None
 
 
-@cache
-def _device(index: int) -> Device:
-    import torch
-
-    found = torch.cuda.get_device_properties(index)
-    return Device(found.multi_processor_count, found.shared_memory_per_block_optin + RESERVED_BYTES)
-
-
 def _vectors_of(matrix: Facts) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Shape and strides of rows of elements as (rows, vectors, elements of a vector); the longest
     vectors up to 16 bytes of which the address, the row and the pitch are multiples."""
@@ -539,7 +520,9 @@ class _Call:
 
 
 @lru_cache(operands.REMEMBERED)
-def _prepared(a: Facts, b: Facts, bias: Facts | None, out: Facts | None) -> _Call | None:
+def _prepared(
+    a: Facts, b: Facts, bias: Facts | None, out: Facts | None, simulated: str | None
+) -> _Call | None:
     """The checked call; None where there is nothing to multiply. Without an ``out``, for a new one."""
     products.check(a, b, bias, out)
     (m, k), n = a.shape, b.shape[1]
@@ -550,7 +533,7 @@ def _prepared(a: Facts, b: Facts, bias: Facts | None, out: Facts | None) -> _Cal
     a_rows, a_k_major = products.rows_of("a", a, 1)
     b_rows, b_k_major = products.rows_of("b", b, 0)
     views = a_view, b_view, _ = tuple(map(_vectors_of, (a_rows, b_rows, out)))
-    device = _device(a.device.index) if a.device.type == "cuda" else Device()
+    device = devices.device_of(a.device)
     plan = plan_matmul(m, n, k, min(a_view[0][2], b_view[0][2]), a_k_major, b_k_major, device)
     spans = (0 if t is None else t.span_elems * t.dtype.itemsize for t in (a, b, bias, out))
     return _Call(*views, plan, tuple(spans))
@@ -575,6 +558,7 @@ def matmul(a, b, *, bias=None, activation=None, out=None):
         facts_of("b", b),
         None if bias is None else facts_of("bias", bias),
         None if out is None else facts_of("out", out),
+        devices.simulated(a.device),
     )
     activation = products.activation_of(activation)
     given, shape = out, (a.shape[0], b.shape[1])

@@ -108,13 +108,17 @@ def passed(tensor: Any, view: View | None) -> Any:
 MAX_WGMMA_COLUMNS = 256
 
 
+def check_count(name: str, count: Any) -> None:
+    """``ValueError`` for a field of a plan of which there is at least one."""
+    if type(count) is not int or count < 1:
+        raise ValueError(f"{name} is {count!r}, expected a positive integer")
+
+
 def check_plan(plan: Any, counts: tuple[str, ...]) -> None:
     """``ValueError`` for a ``TmaPlan`` or ``Fp8Plan`` that would wait for ever, compute nothing or not fit
     the instructions. ``counts``: the fields of which there is at least one."""
     for name in counts:
-        count = getattr(plan, name)
-        if type(count) is not int or count < 1:
-            raise ValueError(f"{name} is {count!r}, expected a positive integer")
+        check_count(name, getattr(plan, name))
     if plan.consumers > len(roles.REGISTERS):
         raise ValueError(f"{plan.consumers} consumers, expected at most {len(roles.REGISTERS)}")
     if plan.own_rows % 64 or plan.tile_n % 64 or plan.tile_n > MAX_WGMMA_COLUMNS:

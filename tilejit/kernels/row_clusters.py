@@ -28,6 +28,7 @@ from typing import Any
 
 from tilejit import T, jit
 from tilejit.kernels import rows, scratch
+from tilejit.kernels.devices import Device, device_of
 from tilejit.lib import cluster_reduce, ring
 
 VECTOR_BYTES = 16
@@ -255,24 +256,10 @@ _AT_ONCE = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Device:
-    """What a plan depends on. The default stands for the simulator."""
-
-    sms: int = 132
-    has_clusters: bool = True
-
-    def clusters_at_once(self, ctas: int, min_blocks: int) -> int:
-        known = _AT_ONCE.get((ctas, min_blocks)) if self.sms == 132 else None
-        return known or max(1, (self.sms // 16 - 1) * 16 * min_blocks // ctas)
-
-
-@cache
-def device_of(index: int) -> Device:
-    import torch
-
-    found = torch.cuda.get_device_properties(index)
-    return Device(found.multi_processor_count, found.major in (9, 10))
+def clusters_at_once(device: Device, ctas: int, min_blocks: int) -> int:
+    """As measured, or what surely runs at a time."""
+    known = _AT_ONCE.get((ctas, min_blocks)) if device.sms == 132 else None
+    return known or max(1, (device.sms // 16 - 1) * 16 * min_blocks // ctas)
 
 
 @cache
@@ -282,14 +269,14 @@ def plan_clusters(
     """The plan for rows at multiples of 16 bytes; None where ``kernels.rows`` does better. ``parameters``:
     how many of weight and bias there are."""
     row_bytes = row_elems * elem_bytes
-    if not device.has_clusters or row_bytes % VECTOR_BYTES or row_bytes < _LEAST_BYTES:
+    if not device.has_big_clusters or row_bytes % VECTOR_BYTES or row_bytes < _LEAST_BYTES:
         return None
     for shape in _SHAPES[kernel, elem_bytes]:
         if row_bytes <= shape.row_bytes:
             resident = min(parameters, shape.resident)
             plan = ClusterPlan(
                 elem_bytes, row_elems, shape.ctas, shape.threads, shape.stage_chunks, 0,
-                device.clusters_at_once(shape.ctas, shape.min_blocks), shape.min_blocks, resident,
+                clusters_at_once(device, shape.ctas, shape.min_blocks), shape.min_blocks, resident,
                 parameters - resident, shape.teams,
             ).filled(shape.stages)  # fmt: skip
             if plan.words_per_thread <= MAX_WORDS_PER_THREAD:
@@ -303,7 +290,7 @@ def plan_for(
     """The plan for ``source`` (M, N) whose ``rows.plan_for`` is ``plan``; None where that does better."""
     if plan.vector_bytes != VECTOR_BYTES:
         return None
-    device = device_of(source.device.index) if source.device.type == "cuda" else Device()
+    device = device_of(source.device)
     return plan_clusters(kernel, source.shape[1], plan.elem_bytes, parameters, device)
 
 

@@ -5,17 +5,26 @@ Coordinates are int32. Not here: meaning (``frontend.intrinsics``, ``ir.ops``).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
+from tilejit.dtypes import DType
 from tilejit.language import tile as tile
 from tilejit.language.annotations import LaunchConfig as LaunchConfig
 from tilejit.language.kernel_only import outside_kernel
 from tilejit.language.mma_layouts import ldmatrix_layout as ldmatrix_layout
 from tilejit.language.mma_layouts import mma_fragment_layout as mma_fragment_layout
 from tilejit.language.mma_layouts import mma_shared_layout as mma_shared_layout
+from tilejit.language.mma_layouts import tcgen05_shared_layout as tcgen05_shared_layout
 from tilejit.language.mma_layouts import wgmma_fragment_layout as wgmma_fragment_layout
 from tilejit.language.mma_layouts import wgmma_shared_layout as wgmma_shared_layout
 from tilejit.language.mma_layouts import wgmma_words_layout as wgmma_words_layout
+from tilejit.language.tensor_memory_layouts import tmem_datapath_layout as tmem_datapath_layout
+from tilejit.language.tensor_memory_layouts import (
+    tmem_mma_operand_layout as tmem_mma_operand_layout,
+)
+from tilejit.language.tmem_register_layouts import tcgen05_ld_layout as tcgen05_ld_layout
+from tilejit.layout import Layout
 
 Axis = Literal["x", "y", "z"]
 
@@ -181,6 +190,23 @@ def map_shared_rank(pointer: Any, rank: Any) -> Any:
     A uint32, for raw instructions on ``.shared::cluster`` memory (``mapa``).
     """
     outside_kernel("T.cuda.map_shared_rank")
+
+
+def decl_tmem(
+    address: Any, shape: Sequence[int], dtype: DType | str, *, layout: Layout | str
+) -> Any:
+    """A tensor in tensor memory from ``address`` on: the uint32 that ``tcgen05.alloc`` wrote, or a later one.
+
+    ``layout`` runs over ``TLane``, lanes from 0 to 127, and ``TCol``, columns of 32 bits counted in
+    elements of ``dtype``: ``"(128,64):(1@TLane,1@TCol)"``; copies in other lanes are replicas. Nothing is
+    allocated, and nothing read or written but by tcgen05 instructions.
+    """
+    outside_kernel("T.cuda.decl_tmem")
+
+
+def get_tmem_addr(base: Any, row: Any, col: Any) -> Any:
+    """The tensor memory address ``row`` lanes and ``col`` columns after ``base``, a uint32."""
+    outside_kernel("T.cuda.get_tmem_addr")
 
 
 def shfl_idx(x: Any, lane: Any) -> Any:

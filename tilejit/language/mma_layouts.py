@@ -6,7 +6,7 @@ from the instruction table, so a layout fits every form that ``T.ptx`` knows.
 
 Source: contract "warp matrix multiply-accumulate", "matrix loads and stores"; PTX ISA, fragments of
 mma.m16n8k* and wgmma.m64nNk*, canonical layouts of matrix descriptors. How the layouts fit together: docs/layouts.md. Not here: what the instructions require
-(families), other layouts (``T.layout``).
+(families), tensor memory (``tensor_memory_layouts``), other layouts (``T.layout``).
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ import re
 from collections.abc import Sequence
 from typing import Literal
 
-from tilejit.dtypes import DType, dtype
+from tilejit.dtypes import DType
+from tilejit.dtypes import dtype as as_dtype
 from tilejit.layout import ComposeLayout, Iter, Layout, LayoutError, TileLayout, row_major
 from tilejit.ptx.instruction import Instruction, PtxPrefix, as_instruction
 
 Extents = int | Sequence[int]
 Operand = Literal["A", "B", "C", "D"]
+Major = Literal["k", "mn"]
 WarpAxis = Literal["warpid", "wid_in_wg"]
 
 LANES = 32
@@ -31,6 +33,7 @@ CHUNK_BYTES = 16
 MAX_WARPS = {"warpid": 32, "wid_in_wg": 4}
 OPERANDS = ("D", "A", "B", "C")
 """In the order of the instruction's operands."""
+MAJORS = ("k", "mn")
 
 
 # --- registers
@@ -73,7 +76,7 @@ def mma_fragment_layout(
             Iter(4, 1, "laneid"),
             Iter(pairs, 1),
         )
-    return _repeated(atom, registers, repeats, warps, warp_axis)
+    return over_warps_and_repeats(atom, registers, repeats, warps, warp_axis)
 
 
 def ldmatrix_layout(
@@ -91,7 +94,7 @@ def ldmatrix_layout(
     if count not in (1, 2, 4):
         raise LayoutError(f"ldmatrix and stmatrix move 1, 2 or 4 matrices, not {count!r}")
     atom = (Iter(count, 1), Iter(MATRIX_ROWS, 4, "laneid"), Iter(4, 1, "laneid"))
-    return _repeated(atom, count, repeats, warps, warp_axis)
+    return over_warps_and_repeats(atom, count, repeats, warps, warp_axis)
 
 
 def wgmma_fragment_layout(
@@ -172,7 +175,7 @@ def _opcode(instruction: Instruction | PtxPrefix | str) -> Instruction:
     return Instruction(f"mma.sync.aligned.{instruction}.row.col.f32.f16.f16.f32")
 
 
-def _repeated(
+def over_warps_and_repeats(
     atom: tuple[Iter, ...], registers: int, repeats: Extents, warps: Extents, warp_axis: WarpAxis
 ) -> TileLayout:
     """``atom`` for every warp and repeat, each repeat in ``registers`` registers of its own."""
@@ -238,11 +241,51 @@ def wgmma_shared_layout(
     """
     extents = _extents("extents of a shared tile", shape)
     chunks, per_element = _row_chunks(extents, dtype)
-    length = (
-        min((chunks & -chunks).bit_length() - 1, 3)
-        if swizzle is None
-        else _swizzle_length(swizzle, chunks)
-    )
+    return _panels(extents, per_element, _panel_length(swizzle, chunks), 3)
+
+
+def tcgen05_shared_layout(
+    shape: Sequence[int], dtype: DType | str, swizzle: int | None = None, *, major: Major = "k"
+) -> Layout:
+    """A shared tile ``(*stages, rows, columns)`` that the matrix descriptors of ``tcgen05`` can walk.
+
+    As ``wgmma_shared_layout``: panels of ``swizzle`` bytes (of 16 for 0, none), rows one after another in
+    each; None takes the widest of 128, 64, 32 and 0 that divides a row. ``major``: what the columns run
+    along. Four-bit elements lie two to a byte and are K-major; those of 6 bits, and of 4 bits in kinds
+    f8f6f4 and mxf8f6f4, lie in uint8 containers. 32-bit elements that are MN-major have panels of 128
+    bytes in which 32 bytes at a time are permuted within 4 rows, and no other pattern.
+    """
+    if major not in MAJORS:
+        raise LayoutError(f"major is 'k' or 'mn', got {major!r}")
+    bits = as_dtype(dtype).bits
+    if bits not in (4, 8, 16, 32):
+        raise LayoutError(
+            f"operands of tcgen05 have elements of 4, 8, 16 or 32 bits, got {dtype} with {bits}"
+            + (": they lie in containers, uint8" if bits == 6 else "")
+        )
+    if major == "mn" and bits == 4:
+        raise LayoutError(f"{dtype} is K-major only: 8, 16 and 32 bits come MN-major")
+    extents = _extents("extents of a shared tile", shape)
+    chunks, per_element = _row_chunks(extents, dtype)
+    if major == "k" or bits != 32:
+        return _panels(extents, per_element, _panel_length(swizzle, chunks), 3)
+    if swizzle not in (None, 128):
+        raise LayoutError(
+            f"MN-major {dtype} is swizzled within 128 bytes, 32 bytes at a time, got {swizzle!r}"
+        )
+    return _panels(extents, per_element + 1, _swizzle_length(128, chunks) - 1, 2)
+
+
+def _panel_length(swizzle: int | None, chunks: int) -> int:
+    """Address bits that the swizzle changes, the widest that divides a row for None."""
+    if swizzle is None:
+        return min((chunks & -chunks).bit_length() - 1, 3)
+    return _swizzle_length(swizzle, chunks)
+
+
+def _panels(extents: tuple[int, ...], per_element: int, length: int, atom: int) -> Layout:
+    """Panels whose row is 2^``length`` units of 2^``per_element`` elements, swizzled by the bits from
+    ``atom`` on of the unit's number."""
     *stages, rows, columns = extents
     panel = 1 << length + per_element
     outer = row_major(tuple(stages))
@@ -253,12 +296,12 @@ def wgmma_shared_layout(
         Iter(panel, 1),
     )
     tile = TileLayout(tuple(i for i in iters if i.extent > 1))
-    return ComposeLayout(per_element, length, 3, tile) if length else tile
+    return ComposeLayout(per_element, length, atom, tile) if length else tile
 
 
 def _row_chunks(shape: tuple[int, ...], element: DType | str) -> tuple[int, int]:
     """16-byte chunks of a row, and the logarithm of a chunk's elements."""
-    bits = dtype(element).bits
+    bits = as_dtype(element).bits
     per_chunk, left = divmod(CHUNK_BYTES * 8, bits)
     if left:
         raise LayoutError(f"{element} has {bits} bits, which do not fill {CHUNK_BYTES} bytes")

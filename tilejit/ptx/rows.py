@@ -11,7 +11,8 @@ group may be named, ``(vec=.v2|.v4)``, and a choice may have several modifiers, 
 Operands, separated by spaces, in PTX order:
     ``a:f32``         a register that is read;  ``=d:f32`` written;  ``+d:f32`` both
     ``a:b32*4``       four registers in braces; ``*$vec`` as many as the group ``vec`` says (none: one)
-    ``a:b32:1..8``    a register; a literal in its place is from … to; ``:0..64/16`` in steps of 16
+    ``a:b32:1..8``    a register; a literal in its place is from … to; ``:0..64/16`` in steps of 16;
+                      ``:32|64`` one of these
     ``a:b32*{1}``     one register, in braces all the same; ``*{$num}`` as many as ``num`` says
     ``a:$type``       the type chosen in the group ``type``;  ``%type`` the bit container as wide
     ``=d:b32~``       the sink ``_`` may stand here; with ``*$vec`` in a vector only;  ``~~`` it must
@@ -42,12 +43,12 @@ _GROUP = re.compile(
     r"|\((?:(?P<rname>\w+)=)?(?P<required>[^)]+)\)"
     r"|(?P<literal>(?:\.[\w:]+)+)"
 )
-_RANGE = r"(?P<least>\d+)\.\.(?P<most>\d+)(?:/(?P<step>\d+))?"
+_VALUES = r"(?:(?P<least>\d+)\.\.(?P<most>\d+)(?:/(?P<step>\d+))?|(?P<each>[-\d|]+))"
 _OPERAND = re.compile(
     r"(?P<direction>[=+]?)(?P<bar>\|?)(?P<name>\w+):(?P<type>[$%]?\w+)"
-    rf"(?:\*(?P<lanes>\$?\w+|\{{\$?\w+\}}))?(?::{_RANGE})?(?:@(?P<space>[$\w:]+))?(?P<sink>~{{0,2}})"
+    rf"(?:\*(?P<lanes>\$?\w+|\{{\$?\w+\}}))?(?::{_VALUES})?(?:@(?P<space>[$\w:]+))?(?P<sink>~{{0,2}})"
 )
-_IMMEDIATE = re.compile(rf"#(?P<name>\w+)(?::(?:{_RANGE}|(?P<each>[-\d|]+)))?")
+_IMMEDIATE = re.compile(rf"#(?P<name>\w+)(?::{_VALUES})?")
 _MAP = re.compile(r"(?P<direction>=?)\[(?P<name>\w+),\{(?P<lanes>\$?\w+)\}\]")
 _DIRECTIONS: dict[str, Direction] = {"": "r", "=": "w", "+": "rw"}
 
@@ -163,9 +164,7 @@ def _parse_operand(text: str) -> tuple[OperandKind, re.Match[str], str]:
 def _operand(text: str, named: dict[str, str]) -> OperandSpec:
     kind, found, name = _parse_operand(text)
     if kind == "imm":
-        each = found["each"]
-        values = _range(found) if each is None else tuple(map(int, each.split("|")))
-        return OperandSpec(name, "r", kind, values=values)
+        return OperandSpec(name, "r", kind, values=_values(found))
     if kind == "map":
         coordinates = _lanes(_resolved(found["lanes"], named))
         direction = _DIRECTIONS[found["direction"]]
@@ -184,12 +183,14 @@ def _operand(text: str, named: dict[str, str]) -> OperandSpec:
         sinkable=bool(found["sink"]) and (count > 1 or not lanes.startswith("$")),
         sink_only=found["sink"] == "~~",
         joined=bool(found["bar"]),
-        values=_range(found),
+        values=_values(found),
     )
 
 
-def _range(found: re.Match[str]) -> range | None:
+def _values(found: re.Match[str]) -> range | tuple[int, ...] | None:
     """What the row lets a literal be."""
+    if found["each"] is not None:
+        return tuple(map(int, found["each"].split("|")))
     if found["least"] is None:
         return None
     return range(int(found["least"]), int(found["most"]) + 1, int(found["step"] or 1))

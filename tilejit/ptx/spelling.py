@@ -231,6 +231,7 @@ def _bad_modifier(
     near = [] if _known(mnemonic, tokens[at]) else difflib.get_close_matches(tokens[at], choices, 2)
     if near:
         parts.append(f"did you mean {_quoted([f'.{t}' for t in near])}?")
+        slots = {name: texts for name, texts in slots.items() if not set(near).isdisjoint(texts)}
     elif legal := _neighbours(mnemonic, tokens, at):
         parts.append(f"legal is {_quoted(legal)}")
     parts.append(f"open here: {_listed(slots)}")

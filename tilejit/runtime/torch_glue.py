@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
 from typing import Any
 
@@ -144,8 +145,16 @@ def target_of_device(device: int) -> str:
     return Target.of_capability(*torch.cuda.get_device_capability(device)).name
 
 
+SIMULATED_TARGET: ContextVar[str | None] = ContextVar("simulated_target", default=None)
+"""That of ``tile.simulation(target=…)``, for calls on CPU tensors."""
+
+
 def default_target() -> str:
-    """``TILEJIT_TARGET``; else torch's current CUDA device; else ``sm_90a``."""
+    """That of ``tile.simulation``; else ``TILEJIT_TARGET``; else torch's current CUDA device; else
+    ``sm_90a``."""
+    simulated = SIMULATED_TARGET.get()
+    if simulated is not None:
+        return simulated
     named = os.environ.get("TILEJIT_TARGET", "").strip()
     if named:
         return Target.parse(named).name
@@ -153,6 +162,16 @@ def default_target() -> str:
     if torch_loaded and cuda_is_usable():
         return target_of_device(current_device())
     return DEFAULT_TARGET
+
+
+def target_of(device: Any) -> Target:
+    """The target that calls on tensors of a torch device are compiled for: a GPU's own; on the CPU that
+    of ``tile.simulation(target=…)``, ``TILEJIT_TARGET``, the current GPU or ``sm_90a``, the first there is."""
+    if device.type != "cuda":
+        return Target.parse(default_target())
+    return Target.parse(
+        target_of_device(current_device() if device.index is None else device.index)
+    )
 
 
 def describe(value: object) -> str:

@@ -37,7 +37,7 @@ class Accesses:
     ``stored``: names of global buffers the program can write; None once an address without a known
     buffer is written through. ``fences`` and ``communicates``: has it fences (or acquire and
     release accesses), has it strong accesses? ``asynchronous``: has it any that an mbarrier or a bulk group
-    completes?
+    completes? ``tensor_memory``: has it any of that?
     """
 
     buffers: Mapping[str, GlobalBuffer]
@@ -48,6 +48,7 @@ class Accesses:
     fences: bool = False
     communicates: bool = False
     asynchronous: bool = False
+    tensor_memory: bool = False
 
     @property
     def ordered_by_memory(self) -> bool:

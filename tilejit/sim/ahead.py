@@ -100,7 +100,7 @@ class Ahead:
             return False
         if form.mnemonic == "mbarrier":
             return after or words[0] not in NEVER_ARRIVES
-        arrives = "mbarrier" in words or "mbarrier::complete_tx::bytes" in words
+        arrives = any(word.split("::")[0] == "mbarrier" for word in words)
         return after or arrives or (self.by_writes and "writes_memory" in form.effects)
 
 

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from tilejit.sim.batch import Batch
     from tilejit.sim.cohort import Array, Cohort
 
-BarrierKind: TypeAlias = Literal["cta", "cluster", "grid", "named", "registers", "warpgroup"]
+BarrierKind: TypeAlias = Literal[
+    "cta", "cluster", "grid", "named", "registers", "warpgroup", "tensor memory"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,8 @@ class Wait:
             return f"{self.number} registers for each thread (setmaxnreg)"
         if self.kind == "warpgroup":
             return "the other warps of its warpgroup (wgmma)"
+        if self.kind == "tensor memory":
+            return "columns of tensor memory (tcgen05.alloc)"
         return f"the {'CTA' if self.kind == 'cta' else self.kind} barrier"
 
 
@@ -112,6 +116,8 @@ class Barriers:
             elif kind == "warpgroup":
                 waiting = self._waiting_rows(kind, number)
                 rows = self.batch.warpgroups.complete(waiting, self.alive_rows())
+            elif kind == "tensor memory":
+                rows = self._granted(self._waiting_rows(kind, number))
             elif kind == "cluster":
                 rows = self.cluster.opened(self._waiting_rows(kind, number))
             else:
@@ -119,6 +125,12 @@ class Barriers:
             if rows is not None:
                 ready += self._take(kind, number, rows)
         return ready
+
+    def _granted(self, waiting: Bools) -> Bools | None:
+        """The waiting warps that have got their columns of tensor memory."""
+        rows = np.flatnonzero(waiting)
+        waiting[rows] = ~self.batch.tensor_allocation.waits(rows)
+        return waiting if waiting.any() else None
 
     def change_registers(
         self, c: Cohort, start: int, wanted: int, grows: bool, span: Span | None
@@ -131,7 +143,10 @@ class Barriers:
             c.wait = Wait("registers", span, wanted)
 
     def missing(self, wait: Wait, cta: int) -> str:
-        """Which warps of the CTA or cluster have not come to the barrier; empty where that is not known."""
+        """Which warps of the CTA or cluster have not come to the barrier, or who holds what is waited for;
+        empty where that is not known."""
+        if wait.kind == "tensor memory":
+            return self.batch.tensor_allocation.missing(cta)
         if wait.kind != "cluster":
             return ""
         per_cluster = self.batch.warps_per_cluster

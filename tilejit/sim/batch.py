@@ -23,6 +23,10 @@ from tilejit.sim.global_memory import GlobalMemory
 from tilejit.sim.hazards import Clocks
 from tilejit.sim.mbarrier import Mbarriers
 from tilejit.sim.shared_memory import SharedMemory
+from tilejit.sim.tensor_allocation import TensorAllocation
+from tilejit.sim.tensor_cores import TensorCores
+from tilejit.sim.tensor_loads import TensorLoads
+from tilejit.sim.tensor_memory import TensorMemory
 from tilejit.sim.transfers import Transfers
 from tilejit.sim.warpgroups import Warpgroups
 
@@ -56,11 +60,19 @@ class Batch:
     arrivals: list[Cohort] = field(default_factory=list)
     barriers: Barriers = field(init=False)
     warpgroups: Warpgroups = field(init=False)
+    tensor_memory: TensorMemory = field(init=False)
+    tensor_allocation: TensorAllocation = field(init=False)
+    tensor_cores: TensorCores = field(init=False)
+    tensor_loads: TensorLoads = field(init=False)
 
     def __post_init__(self) -> None:
         self.shared.alive = self.alive
         self.barriers = Barriers(self)
         self.warpgroups = Warpgroups(self)
+        self.tensor_memory = TensorMemory(self)
+        self.tensor_allocation = TensorAllocation(self, self.tensor_memory)
+        self.tensor_cores = TensorCores(self, self.tensor_memory)
+        self.tensor_loads = TensorLoads(self)
 
     @property
     def rows(self) -> int:
@@ -105,12 +117,14 @@ class Batch:
             self.alive[c.rows] = False
         else:
             self.alive[c.rows] &= ~c.mask
-        if self.transfers.claims or self.shared.visits:
+        if self.transfers.claims or self.shared.visits or self.tensor_memory.of_cta:
             ctas = np.unique(c.rows // self.geometry.warps)
             alive = self.alive.reshape(self.ctas, -1)[ctas].any(axis=1)
             self.transfers.check_exit(ctas[~alive])
             for cta in ctas[~alive].tolist():
                 self.shared.check_exit(cta)
+                self.tensor_cores.check_exit(cta)
+                self.tensor_allocation.check_exit(cta)
 
 
 def hardware_id(c: Cohort, name: str) -> Array:

@@ -170,7 +170,7 @@ class Expressions:
         kind = e.buffer.type
         assert isinstance(kind, nodes.TensorType)
         if kind.space == "tmem":
-            raise unsimulated(f"the address of `{e.buffer.name}` in {kind.space} space", e.span)
+            return self._tensor_address(e)
         base = np.full((1, 1), self.accesses.base(e.buffer.name), np.int64)
         known = build.as_int(e.offset_bytes)
         offset = None if known is not None else self.compile(build.index(e.offset_bytes))
@@ -187,6 +187,17 @@ class Expressions:
             return inside if c.batch.geometry.cluster_size == 1 else inside + access.own_window(c)
 
         return in_cluster
+
+    def _tensor_address(self, e: nodes.Address) -> Evaluate:
+        """The buffer's address, which its variable holds, and so many lanes and columns more."""
+        slot, offset = self.slot(e.buffer), self.compile(build.index(e.offset_bytes))
+
+        def address(c: Cohort) -> Array:
+            start = c.values[slot]
+            assert start is not None
+            return (start + offset(c)) & 0xFFFF_FFFF
+
+        return address
 
     def element_address(self, view: nodes.View, indices: tuple[nodes.Expr, ...]) -> Evaluate:
         """Address of one element of a view in global or shared space."""
@@ -304,12 +315,12 @@ class Expressions:
         if isinstance(unit, int):
             return self.register_reader(name, unit, nbytes, span)
         bounded = self._bounded(view, indices, unit, span)
-        tracked = name in self.storage.of_warpgroups
+        touch = self._touch(name)
 
         def gather(c: Cohort) -> Array:
             units, mask = bounded(c)
-            if tracked:
-                c.batch.warpgroups.touch(c, name, np.unique(units), False, span)
+            if touch is not None:
+                touch(c, np.unique(units), False, span)
             if units.size == 1 and mask is c.mask:
                 return read_register(c, name, int(units[0, 0]), nbytes, span)
             bits, missing = c.files[name].gather(units, nbytes, mask)
@@ -326,12 +337,12 @@ class Expressions:
         if isinstance(unit, int):
             return self.register_writer(name, unit, span)
         bounded = self._bounded(view, indices, unit, span)
-        tracked = name in self.storage.of_warpgroups
+        touch = self._touch(name)
 
         def scatter(c: Cohort, bits: Array) -> None:
             units, mask = bounded(c)
-            if tracked:
-                c.batch.warpgroups.touch(c, name, np.unique(units), True, span)
+            if touch is not None:
+                touch(c, np.unique(units), True, span)
             if units.size == 1:
                 c.files[name].write(int(units[0, 0]), bits, mask)
             else:
@@ -339,14 +350,32 @@ class Expressions:
 
         return scatter
 
+    def _touch(
+        self, name: str
+    ) -> Callable[[Cohort, Array | slice, bool, Span | None], None] | None:
+        """Looks whether units of a register tile are in flight when they are read (False) or written; None
+        where they never are."""
+        wgmma, loads = name in self.storage.of_warpgroups, name in self.storage.of_tensor_loads
+        if not wgmma and not loads:
+            return None
+
+        def touch(c: Cohort, units: Array | slice, wrote: bool, span: Span | None) -> None:
+            if wgmma:
+                c.batch.warpgroups.touch(c, name, units, wrote, span)
+            if loads:
+                c.batch.tensor_loads.touch(c, name, units, wrote, span)
+
+        return touch
+
     def register_reader(self, name: str, unit: int, nbytes: int, span: Span | None) -> Evaluate:
         """Bits of the register at a unit of a register tile."""
-        if name not in self.storage.of_warpgroups:
+        touch = self._touch(name)
+        if touch is None:
             return lambda c: read_register(c, name, unit, nbytes, span)
-        units = slice(unit, unit + nbytes // self.storage.unit_bytes[name])
+        units, check = slice(unit, unit + nbytes // self.storage.unit_bytes[name]), touch
 
         def read(c: Cohort) -> Array:
-            c.batch.warpgroups.touch(c, name, units, False, span)
+            check(c, units, False, span)
             return read_register(c, name, unit, nbytes, span)
 
         return read
@@ -355,13 +384,14 @@ class Expressions:
         self, name: str, unit: int, span: Span | None
     ) -> Callable[[Cohort, Array], None]:
         """Stores bits of their own width at a unit of a register tile."""
-        if name not in self.storage.of_warpgroups:
+        touch = self._touch(name)
+        if touch is None:
             return lambda c, bits: c.files[name].write(unit, bits, c.mask)
-        unit_bytes = self.storage.unit_bytes[name]
+        unit_bytes, check = self.storage.unit_bytes[name], touch
 
         def write(c: Cohort, bits: Array) -> None:
             units = slice(unit, unit + bits.dtype.itemsize // unit_bytes)
-            c.batch.warpgroups.touch(c, name, units, True, span)
+            check(c, units, True, span)
             c.files[name].write(unit, bits, c.mask)
 
         return write

@@ -52,12 +52,15 @@ COMPACT_ENTRIES = 1 << 20
 
 
 PHASES, STARTED = "phases", "started"
-TOLD = (PHASES, STARTED)
+TENSOR_OVER, TENSOR_FENCED = "tensor over", "tensor fenced"
+TENSOR = (TENSOR_OVER, TENSOR_FENCED)
+TOLD = (PHASES, STARTED, *TENSOR)
 CARRIED = ("shared", "global", *TOLD)
 """What synchronisation carries besides the order of memory accesses: what the asynchronous proxy sees of
-each memory, which ticks of agents are known to be over, and whether all CTAs of the cluster are known to
-have started. The latter two go further: relaxed arrivals and transfers carry them, too, because nobody can
-be told of an end, or a start, that has not come."""
+each memory, which ticks of agents are known to be over, whether all CTAs of the cluster are known to have
+started, and which accesses to tensor memory are known to be over, or to come before a fence
+(``tensor_order``). All but the first go further: relaxed arrivals and transfers carry them, too, because
+nobody can be told of an end, or a start, that has not come."""
 FIRST_AGENT_COLUMNS = 32
 
 Explain: TypeAlias = Callable[[int], tuple[str, str]]
@@ -103,7 +106,7 @@ class Clocks:
     holds known[t, u] over the cluster's thread numbers, then its agents.
 
     ``carried[what, cluster]``: likewise, for each of ``CARRIED``; of phases the columns are the agents, of
-    starts there is one.
+    starts there is one, of tensor memory they are ``tensor_column``'s.
     ``has_agents``: may a history hold agents, of an earlier batch perhaps?
     """
 
@@ -127,6 +130,8 @@ class Clocks:
         self.agent_ticks: dict[int, int] = {}
         self.explanations: dict[int, Explain] = {}
         self.agents_of = np.zeros(clusters, np.int64)
+        self.tensor_columns: dict[int, int] = {}
+        """By cluster: how many there are."""
 
     @property
     def cluster_slots(self) -> int:
@@ -266,6 +271,13 @@ class Clocks:
         }
         return Clock(np.zeros(0, np.int32), told)
 
+    def waited(self, cluster: int, threads: Ints) -> Clock:
+        """``ends``, and what of agents ``threads`` know to be over; nothing of what threads did."""
+        told = self.ends(cluster, threads)
+        column: npt.NDArray[np.int32] = self._materialise(cluster)[threads].max(axis=0)
+        column[: self.cluster_slots] = 0
+        return Clock(column, told.carried)
+
     def learn_start(self, cluster: int, threads: Ints) -> None:
         """``threads`` know that all CTAs of the cluster run: they have all come to its barrier."""
         if not self.cluster_known[cluster]:
@@ -310,11 +322,30 @@ class Clocks:
                 result[at] = stamp[at] < held[t, u]
         return result
 
+    def tensor_column(self, cluster: int) -> int:
+        """A new column of what threads know of accesses to tensor memory."""
+        column = self.tensor_columns.get(cluster, 0)
+        self.tensor_columns[cluster] = column + 1
+        for what in TENSOR:
+            held = self._held(what, cluster)
+            if held.shape[1] <= column:
+                more = ((0, 0), (0, held.shape[1]))
+                self.carried[what, cluster] = np.pad(held, more)
+        return column
+
+    def tensor(self, what: str, cluster: int) -> npt.NDArray[np.int32]:
+        """What the cluster's threads know of accesses to tensor memory: (threads, columns), to be changed
+        in place. ``what``: one of ``TENSOR``."""
+        return self._held(what, cluster)
+
     def _held(self, space: str, cluster: int) -> npt.NDArray[np.int32]:
         if (space, cluster) not in self.carried:
             columns = 1 if space == STARTED else self.cluster_slots
+            known = self._materialise(cluster)
             if space == PHASES:
-                columns = self._materialise(cluster).shape[1] - self.cluster_slots
+                columns = known.shape[1] - self.cluster_slots
+            elif space in TENSOR:
+                columns = FIRST_AGENT_COLUMNS
             self.carried[space, cluster] = np.zeros((self.cluster_slots, columns), np.int32)
         return self.carried[space, cluster]
 

@@ -40,7 +40,6 @@ from tilejit.sim.memory import WORDS
 from tilejit.sim.transfers import Side
 from tilejit.tile.family import (
     BitArray,
-    Chunks,
     Element,
     Elsewhere,
     FamilyIndex,
@@ -53,9 +52,11 @@ from tilejit.tile.family import (
     ScalarApply,
     Step,
     TensorBox,
+    TensorOperation,
     Transfer,
     Value,
     Variable,
+    WarpCells,
     only,
 )
 
@@ -66,7 +67,10 @@ Update: TypeAlias = Callable[[tuple[int, int], Bytes], Bytes]
 ATOMIC = frozenset({"atom", "red"})
 ORDERING = frozenset({"acquire", "release", "acq_rel", "sc"})
 PROXY_SPACES = ("shared", "global")
-COMPLETED = frozenset({"mbarrier", "cp_async_bulk", "cp_async_bulk_tensor", "st_async", "wgmma"})
+TENSOR_FAMILIES = frozenset({"tcgen05", "tcgen05_ld_st", "tcgen05_cp", "tcgen05_mma"})
+COMPLETED = TENSOR_FAMILIES | {
+    "mbarrier", "cp_async_bulk", "cp_async_bulk_tensor", "st_async", "wgmma",
+}  # fmt: skip
 """Families whose accesses, or waits, are those of agents (``hazards``)."""
 STRONG = ORDERING | {"relaxed", "volatile", "mmio"}
 """Modifiers of accesses that may meet others without a race."""
@@ -298,13 +302,14 @@ class SimMachine:
 
     def transfer(self, thread: tuple[int, int], transfer: Transfer) -> None:
         c = self._call.cohort
-        dst, src = self._side(transfer.dst, writes=True), self._side(transfer.src, writes=False)
+        dst = self._side(transfer.dst.operand, writes=True)
+        src = self._side(transfer.src.operand, writes=False)
         c.batch.transfers.issue(c, *thread, transfer, dst, src)
 
-    def _side(self, chunks: Chunks, *, writes: bool) -> Side:
+    def _side(self, operand: NativeOperand, *, writes: bool) -> Side:
         """What messages call one side of a transfer. Its bounds are those of whatever buffer holds each
         chunk: the operand may be a tensor map."""
-        found, sites = self._call.operands.get(id(chunks.operand)), self._call.transfer_sites
+        found, sites = self._call.operands.get(id(operand)), self._call.transfer_sites
         assert sites is not None, "the issue's family has transfers"
         return Side(sites[int(writes)], found.name if isinstance(found, PreparedMemory) else None)
 
@@ -403,6 +408,61 @@ class SimMachine:
 
     def warpgroup_wait(self, pending: int) -> None:
         self._call.cohort.batch.warpgroups.wait(self._call.cohort, pending)
+
+    def tensor_alloc(self, operand: Memory, columns: BitArray, pair: bool) -> None:
+        c, found = self._call.cohort, self._memory(operand)
+        allocation = c.batch.tensor_allocation
+        allocation.allocate(c, found.address(c), columns, pair, found.writes, found.name)
+
+    def tensor_dealloc(self, operand: NativeOperand, columns: BitArray, pair: bool) -> None:
+        c, site = self._call.cohort, self._side(operand, writes=True).site
+        c.batch.tensor_allocation.free(c, self.read(operand)[0], columns, pair, site)
+
+    def tensor_relinquish(self, pair: bool) -> None:
+        c, sites = self._call.cohort, self._call.transfer_sites
+        assert sites is not None, "the family is one of tensor memory"
+        c.batch.tensor_allocation.relinquish(c, pair, sites[1])
+
+    def tensor_load(self, operand: Memory, cells: WarpCells) -> npt.NDArray[np.uint32]:
+        c, found = self._call.cohort, self._memory(operand)
+        memory = c.batch.tensor_memory
+        return memory.load(c, found.address(c), cells, found.reads, found.name)
+
+    def tensor_store(self, operand: Memory, cells: WarpCells, data: npt.NDArray[np.uint32]) -> None:
+        c, found = self._call.cohort, self._memory(operand)
+        memory = c.batch.tensor_memory
+        memory.store(c, found.address(c), cells, data, found.writes, found.name)
+
+    def tensor_hold(self, operand: NativeOperand) -> None:
+        found, c = self._prepared(operand), self._call.cohort
+        if not isinstance(found, PreparedRegisters):
+            raise self._misuse("hold")
+        places = [place for place in found.registers if place is not None]
+        c.batch.tensor_loads.hold(c, places, self._call.span)
+
+    def tensor_wait(self, loads: bool) -> None:
+        c = self._call.cohort
+        rows = c.rows[any_lane(c.mask_array())]
+        c.batch.tensor_memory.order.wait(rows, loads)
+        if loads:
+            c.batch.tensor_loads.wait(rows)
+
+    def tensor_fence(self, before: bool) -> None:
+        c = self._call.cohort
+        c.batch.tensor_memory.order.fence(c, before)
+
+    def tensor_issue(self, thread: tuple[int, int], operation: TensorOperation) -> None:
+        c = self._call.cohort
+        reads = [self._side(source.operand, writes=False) for source in operation.sources]
+        writes = [self._side(cells.operand, writes=True) for cells in operation.destinations]
+        number = int(c.thread_numbers()[thread])
+        c.batch.tensor_cores.issue(number, operation, reads, writes)
+
+    def tensor_commit(self, thread: tuple[int, int], barriers: Sequence[int], pair: bool) -> None:
+        c, sites = self._call.cohort, self._call.transfer_sites
+        assert sites is not None, "the family is one of tensor memory"
+        number = int(c.thread_numbers()[thread])
+        c.batch.tensor_cores.commit(number, barriers, pair, sites[1])
 
     def fault(self, code: str, message: str, lanes: Array) -> None:
         c = self._call.cohort
@@ -528,6 +588,7 @@ class Steps:
         if issue.form.family not in COMPLETED:
             return None
         accesses.asynchronous = True
+        accesses.tensor_memory |= issue.form.family in TENSOR_FAMILIES
         spelling, words = issue.form.spelling, issue.form.spelling.split(".")
         reduction = words[0] == "red" or "reduce" in words
         reads = Site(len(accesses.sites), "reads", spelling, span, False, True)

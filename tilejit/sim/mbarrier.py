@@ -426,8 +426,10 @@ class Mbarriers:
         site: Site,
         drop: bool,
         release: bool,
+        told: Clock | None = None,
     ) -> Ints:
-        """Lane after lane, as many at a time as one phase takes."""
+        """Lane after lane, as many at a time as one phase takes. ``told``: what the arrivals carry, where
+        that is not what the threads know now."""
         states = np.zeros(threads.size, np.uint64)
         start = 0
         while start < threads.size:
@@ -447,21 +449,29 @@ class Mbarriers:
             barrier.pending -= total
             if drop:
                 barrier.expected -= total
-            self._release(barrier, threads[part], total, site, release)
+            self._release(barrier, threads[part], total, site, release, told)
             self.settle(barrier)
             start += taken_
         return states
 
     def _release(
-        self, barrier: Barrier, threads: Ints, count: int, site: Site, release: bool
+        self,
+        barrier: Barrier,
+        threads: Ints,
+        count: int,
+        site: Site,
+        release: bool,
+        told: Clock | None,
     ) -> None:
         stamp = int(self.clocks.tick[barrier.cluster])
         barrier.arrivals.append(Arrivals(threads, stamp, site, count))
         own = threads % self.clocks.cluster_slots
         barrier.uses.counted(own, site, barrier.phase)
         if self.hazards:
-            carry = self.clocks.release if release else self.clocks.ends
-            barrier.released = carry(barrier.cluster, own).joined(barrier.released)
+            if told is None:
+                carry = self.clocks.release if release else self.clocks.ends
+                told = carry(barrier.cluster, own)
+            barrier.released = told.joined(barrier.released)
 
     def _too_many(self, barrier: Barrier, threads: Ints, site: Site) -> None:
         self._fault(
@@ -562,6 +572,23 @@ class Mbarriers:
             )
 
         c.batch.transfers.completions.append(self.late.add(threads, arrive))
+
+    def await_arrival(self, barrier: Barrier) -> None:
+        """An arrival will come by itself."""
+        barrier.uses.late += 1
+
+    def arrive_by_itself(
+        self, barrier: Barrier, thread: int, site: Site, told: Clock | None
+    ) -> None:
+        """The arrival of a thread's instruction that was awaited; it tells what ``told`` holds."""
+        if self.live.get(barrier.offset) is not barrier:
+            return
+        barrier.uses.late -= 1
+        barrier.uses.arriving = Arriving(barrier.phase, thread, site)
+        one = np.ones(1, np.int64)
+        self._arrive(
+            barrier, np.array([thread]), one, None, site, drop=False, release=False, told=told
+        )
 
     # --- transaction bytes
 

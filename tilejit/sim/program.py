@@ -184,6 +184,8 @@ class _Compiler:
             self._store(s)
         elif isinstance(s, nodes.AllocTensor):
             self._alloc(s)
+        elif isinstance(s, nodes.DeclTmem):
+            self._decl_tmem(s)
         elif isinstance(s, nodes.If):
             self._if(s, skip, loop)
         elif isinstance(s, nodes.For):
@@ -226,6 +228,10 @@ class _Compiler:
                 c.files[name] = RegisterFile(unit, units, c.warps)
 
         self.effect(allocate)
+
+    def _decl_tmem(self, s: nodes.DeclTmem) -> None:
+        slot, address = self.expressions.slot(s.buffer), self.expressions.compile(s.address)
+        self.effect(lambda c: c.declare(slot, address(c).astype(np.int64)))
 
     # --- branches
 
@@ -456,6 +462,9 @@ class _Compiler:
                 self._meet_warpgroup(span)
                 actions.append(self.tile_steps.compile(step, span))
                 met = True
+            elif isinstance(step, Issue) and _allocates(step):
+                flush()
+                self._allocate_columns(self.tile_steps.compile(step, span), span)
             elif isinstance(step, Issue) and _may_suspend(step):
                 flush()
                 self._attempt(self.tile_steps.compile(step, span, self._doubt(call)))
@@ -522,6 +531,25 @@ class _Compiler:
         def run(c: Cohort) -> int:
             attempt(c)
             return hold_up(c, here, after, after)
+
+        self.emit(run)
+
+    def _allocate_columns(self, attempt: Action, span: Span | None) -> None:
+        """``tcgen05.alloc``: warps that get no columns now wait, and come again when they have them."""
+        here, after = len(self.code), len(self.code) + 1
+
+        def run(c: Cohort) -> int:
+            attempt(c)
+            waits = c.batch.tensor_allocation.waits(c.rows)
+            if not waits.any():
+                return after
+            if waits.all():
+                c.wait, c.pc = Wait("tensor memory", span), here
+                return STOP
+            late = c.select(np.flatnonzero(waits))
+            late.wait, late.pc = Wait("tensor memory", span), here
+            c.batch.arrivals.append(late)
+            return _split_rows(c, [(~waits, after)])
 
         self.emit(run)
 
@@ -657,7 +685,7 @@ def _may_wait(step: Step) -> bool:
     """Is it a raw instruction that makes warps wait for others?"""
     if isinstance(step, Issue) and (_may_suspend(step) or _takes_registers(step)):
         return True
-    if isinstance(step, Issue) and _of_warpgroup(step):
+    if isinstance(step, Issue) and (_of_warpgroup(step) or _allocates(step)):
         return True
     if not isinstance(step, Issue) or step.form.mnemonic not in ("bar", "barrier"):
         return False
@@ -670,6 +698,10 @@ def _takes_registers(issue: Issue) -> bool:
 
 def _of_warpgroup(issue: Issue) -> bool:
     return issue.form.family == "wgmma" and issue.form.modifiers[0] == "mma_async"
+
+
+def _allocates(issue: Issue) -> bool:
+    return issue.form.family == "tcgen05" and issue.form.modifiers[0] == "alloc"
 
 
 def _may_suspend(issue: Issue) -> bool:

@@ -32,6 +32,7 @@ from tilejit.sim.program import Program, compile_program
 from tilejit.sim.schedule import Scheduler
 from tilejit.sim.shared_memory import SharedMemory, place_shared
 from tilejit.sim.storage import Checked, find_storage
+from tilejit.sim.tensor_memory import CELL_BYTES_OF_CTA
 from tilejit.sim.transfers import Transfers
 from tilejit.tile.family import FamilyIndex
 
@@ -214,7 +215,8 @@ class _Simulation:
         # one, the latter for the asynchronous proxy, too.
         pairs = geometry.slots**2 * geometry.cluster_size
         matrix = 4 * pairs * (3 if self.accesses.asynchronous else int(self.program.named))
-        by_memory = MAX_BATCH_BYTES // max(1, local + shared + matrix)
+        tensor = CELL_BYTES_OF_CTA if self.accesses.tensor_memory else 0
+        by_memory = MAX_BATCH_BYTES // max(1, local + shared + matrix + tensor)
         by_warps = self.options.batch_warps // geometry.warps
         clusters = max(1, min(by_memory, by_warps) // geometry.cluster_size)
         return clusters * geometry.cluster_size

@@ -189,6 +189,8 @@ class Scheduler:
     def _deadlock(self) -> None:
         """Nobody can run, unless to spin, and somebody waits."""
         waiting = [*self.ready, *self.barriers.waiting, *self.suspended]
+        # Who lacks columns is told why; others often wait for such a warp.
+        waiting.sort(key=lambda c: c.wait is None or c.wait.kind != "tensor memory")
         self._check_branches(waiting)
         self._check_counting()
         first = waiting[0]
@@ -196,6 +198,7 @@ class Scheduler:
         cta = int(first.rows[0]) // self.batch.geometry.warps
         notes = [note for c in waiting if self._of(c, cta).size for note in self._describe(c, cta)]
         notes.sort(key=lambda note: note[0] not in ("waits", "spins", "writes"))
+        notes += self.batch.tensor_cores.uncommitted(cta)
         ended = self._ended(cta)
         if ended:
             notes.append(("ended", ended))

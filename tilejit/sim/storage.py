@@ -38,6 +38,8 @@ class Storage:
     unit_bytes: dict[str, int] = field(default_factory=dict)
     of_warpgroups: set[str] = field(default_factory=set)
     """Register tiles that wgmma uses."""
+    of_tensor_loads: set[str] = field(default_factory=set)
+    """Register tiles that loads from tensor memory write."""
 
     def accessed(self, name: str, dtype: DType) -> None:
         if name in self.unit_bytes:
@@ -61,10 +63,13 @@ def find_storage(checked: Checked) -> Storage:
             steps = checked.steps(node)
             for step in steps:
                 warpgroups = isinstance(step, Issue) and step.form.family == "wgmma"
+                loads = isinstance(step, Issue) and step.form.spelling.startswith("tcgen05.ld.")
                 for register in _registers(step):
                     found.accessed(register.buffer.name, register.dtype)
                     if warpgroups:
                         found.of_warpgroups.add(register.buffer.name)
+                    if loads:
+                        found.of_tensor_loads.add(register.buffer.name)
             for name, dtype in _addressed(steps):
                 found.accessed(name, dtype)
     return found

@@ -133,11 +133,11 @@ class Transfers:
         cta = thread // self.geometry.slots - self.clocks.first_cta
         barrier = None
         if transfer.barrier is not None:
-            barrier = self._barrier(transfer.barrier, thread, cta, dst.site)
+            barrier = self.barrier(transfer.barrier, thread, cta, dst.site)
             if barrier is None:
                 return
-        sources = self._locate(transfer.src, thread, cta, src)
-        destinations = self._locate(transfer.dst, thread, cta, dst)
+        sources = self.locate(transfer.src, thread, cta, src)
+        destinations = self.locate(transfer.dst, thread, cta, dst)
         number = thread - self.first_thread
         flight = self._flight(transfer, sources, destinations, thread, dst.site, barrier)
         reads, writes = self._accesses(flight, number, transfer)
@@ -151,7 +151,8 @@ class Transfers:
         self._begin(flight)
         self.flights.append(flight)
 
-    def _barrier(self, address: int, thread: int, cta: int, site: Site) -> Barrier | None:
+    def barrier(self, address: int, thread: int, cta: int, site: Site) -> Barrier | None:
+        """The object at a cluster address, as a thread of ``cta`` names it; reported where there is none."""
         place_ = self._shared_place(np.array([address]), cta)
         offset = int(place_[0])
         if offset < 0 or offset % 8:
@@ -197,7 +198,7 @@ class Transfers:
             "exited",
         )  # fmt: skip
 
-    def _locate(self, chunks: Chunks, thread: int, cta: int, side: Side) -> list[Place]:
+    def locate(self, chunks: Chunks, thread: int, cta: int, side: Side) -> list[Place]:
         """Where the chunks are; those that are not sound are reported and left out."""
         which = np.flatnonzero(chunks.addresses != NO_SOURCE)
         if not which.size:

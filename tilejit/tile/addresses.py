@@ -1,7 +1,8 @@
 """From walks to native operands: registers' slots, and memory addresses as expressions.
 
 A memory operand becomes one bound address per class of repeats that differ by a constant for all
-threads; the constant is the instruction's immediate offset. Thread dependence is written in
+threads; the constant is the instruction's immediate offset. Addresses count bytes, in tensor memory
+columns, with the lane above them. Thread dependence is written in
 ``laneid``, ``warpid`` or ``tid`` from the layout's iters. Every address is evaluated again by the
 checker's own arithmetic and compared with the walk: a difference is a defect of tilejit.
 
@@ -11,7 +12,8 @@ Not here: which positions are legal (``tile.contracts``).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,8 +21,9 @@ from tilejit import dtypes
 from tilejit.dtypes import DType
 from tilejit.errors import InternalError, fault
 from tilejit.ir import build, nodes
+from tilejit.ir.dims import storage_axis
 from tilejit.ir.linear import divisor, linear, total
-from tilejit.layout import MEMORY_AXIS, ComposeLayout, Iter
+from tilejit.layout import ComposeLayout, Iter
 from tilejit.tile.affine import IntArray
 from tilejit.tile.call import TileCall
 from tilejit.tile.contracts import buffer_extent
@@ -97,33 +100,43 @@ def _slots(laid: Walk) -> list[list[int]]:
     return slots
 
 
+UNIT_BITS: dict[nodes.Space, int] = {"global": 8, "shared": 8, "local": 8, "tmem": 32}
+"""What an address counts: bytes, or columns of tensor memory."""
+LANE_SHIFT = 16
+"""A tensor memory address has its lane above its column."""
+
+
 def memory_operands(
-    call: TileCall, laid: Walk, providers: Providers | None = None
+    call: TileCall,
+    laid: Walk,
+    providers: Providers | None = None,
+    lanes: Sequence[int] | None = None,
 ) -> tuple[list[Let], list[Memory]]:
     """Address of the atom's first element (or of each lane's) for every repeat, and the steps that
-    bind the bases."""
+    bind the bases. ``lanes``: of tensor memory, by repeat."""
     operand = laid.operand
     starts = _Starts.of(call, laid, providers)
-    size = operand.dtype.bytes
+    bits, unit = operand.dtype.bits, UNIT_BITS[operand.space]
+    places = starts.places[0] * bits // unit
     lets: list[Let] = []
     memories: list[Memory] = []
-    leaders: list[tuple[list[int | None], nodes.Expr, int]] = []
+    leaders: list[tuple[list[bool], int, nodes.Expr, int]] = []
     for repeat in range(laid.repeats):
-        for differences, base, base_offset in leaders:
-            apart = differences[repeat]
-            if apart is not None and abs(base_offset + apart * size) < IMMEDIATE_LIMIT_BYTES:
-                memories.append(Memory(base, base_offset + apart * size, operand.space))
+        lane = 0 if lanes is None else lanes[repeat] << LANE_SHIFT
+        for alike, first, base, base_offset in leaders:
+            offset = base_offset + int(places[repeat] - places[first])
+            if alike[repeat] and abs(offset) < IMMEDIATE_LIMIT_BYTES:
+                memories.append(Memory(base, offset + lane, operand.space))
                 break
         else:
             base, offset = _bind(call, starts, repeat, lets)
-            leaders.append((_constant_differences(starts, repeat), base, offset))
-            memories.append(Memory(base, offset, operand.space))
+            leaders.append((_apart_by_constants(starts, repeat), repeat, base, offset))
+            memories.append(Memory(base, offset + lane, operand.space))
     return lets, memories
 
 
-def _constant_differences(starts: _Starts, first: int) -> list[int | None]:
-    """For every repeat, the elements between its addresses and those of repeat ``first``, when all
-    threads agree on it."""
+def _apart_by_constants(starts: _Starts, first: int) -> list[bool]:
+    """For every repeat: do all threads agree how far its addresses are from those of ``first``?"""
     laid = starts.laid
     apart = starts.places - starts.places[:, first : first + 1]
     alike = (apart == apart[:1]).all(axis=0)
@@ -132,7 +145,8 @@ def _constant_differences(starts: _Starts, first: int) -> list[int | None]:
     layout = laid.operand.layout
     if not laid.period_multiple and isinstance(layout, ComposeLayout):
         alike &= apart[0] % layout.period_elems == 0
-    return [a if same else None for a, same in zip(apart[0].tolist(), alike.tolist())]
+    agreed: list[bool] = alike.tolist()
+    return agreed
 
 
 def _bind(call: TileCall, starts: _Starts, repeat: int, lets: list[Let]) -> tuple[nodes.Expr, int]:
@@ -140,7 +154,7 @@ def _bind(call: TileCall, starts: _Starts, repeat: int, lets: list[Let]) -> tupl
     of the offset goes into the immediate, so that calls on parts of one buffer share a base."""
     operand = starts.laid.operand
     type_ = nodes.PointerType(operand.space)
-    offset = _offset_bytes(call, starts, repeat)
+    offset = _offset(call, starts, repeat)
     known = build.as_int(offset)
     if known is not None:
         zero = build.const(0, build.dtype_of(offset))
@@ -161,16 +175,26 @@ def _split(call: TileCall, offset: nodes.Expr) -> tuple[nodes.Expr, int]:
     return (varying, constant) if apart.constant == constant else (offset, 0)
 
 
-def _offset_bytes(call: TileCall, starts: _Starts, repeat: int) -> nodes.Expr:
-    """Bytes from the buffer's base to where a repeat's addresses point, as an expression."""
+def _offset(call: TileCall, starts: _Starts, repeat: int) -> nodes.Expr:
+    """Bytes (columns) from the buffer's base to where a repeat's addresses point, as an expression."""
     operand = starts.laid.operand
     terms = _Terms(call, starts, repeat, _arithmetic_type(call, operand))
     elements = terms.elements()
-    expr = build.mul(elements, build.const(operand.dtype.bytes, terms.dtype))
-    if operand.space == "global":
-        expr = build.cast(expr, dtypes.int64)
-    _verify(call, starts, repeat, expr)
-    return expr
+    _verify(call, starts, repeat, elements)
+    bits, unit = operand.dtype.bits, UNIT_BITS[operand.space]
+    if bits >= unit:
+        expr = build.mul(elements, build.const(bits // unit, terms.dtype))
+    else:
+        expr = _wholes(elements, unit // bits, terms.dtype)
+    return build.cast(expr, dtypes.int64) if operand.space == "global" else expr
+
+
+def _wholes(elements: nodes.Expr, of: int, dtype: DType) -> nodes.Expr:
+    """``elements // of``, where the terms that vary are whole multiples, as the contracts prove."""
+    terms, constant = linear(elements)
+    if all(factor % of == 0 for factor in terms.values()):
+        return total({t: f // of for t, f in terms.items()}, constant // of, dtype)
+    return build.shr(elements, build.const(of.bit_length() - 1, dtype))
 
 
 def _arithmetic_type(call: TileCall, operand: TensorOperand) -> DType:
@@ -184,16 +208,18 @@ def _arithmetic_type(call: TileCall, operand: TensorOperand) -> DType:
     return dtypes.int64
 
 
-def _verify(call: TileCall, starts: _Starts, repeat: int, expr: nodes.Expr) -> None:
+def _verify(call: TileCall, starts: _Starts, repeat: int, elements: nodes.Expr) -> None:
     laid = starts.laid
     if laid.dynamic or not laid.period_multiple:
         return
-    numbers = starts.places[:, repeat] * laid.operand.dtype.bytes
-    got = call.evaluator.integer(expr) - laid.symbolic.scaled(laid.operand.dtype.bytes)
+    numbers = starts.places[:, repeat]
+    got = call.evaluator.integer(elements) - laid.symbolic
     if not got.exact:
         return
     const = np.asarray(got.const)
-    chosen = const[call.group.threads] if const.ndim else const
+    # Lanes that give an address each are all in the walk; else one thread may stand for a warp.
+    threads = (laid if starts.index is None else call).group.threads
+    chosen = const[threads] if const.ndim else const
     if not bool((chosen == numbers).all()):
         raise fault(
             InternalError, "internal/address",
@@ -225,7 +251,7 @@ class _Terms:
     def _tile(self) -> nodes.Expr:
         """What the layout's iters and constant offset give."""
         operand, prefix = self.laid.operand, self.laid.prefix
-        constant = dict(operand.tile.offset).get(MEMORY_AXIS, 0)
+        constant = dict(operand.tile.offset).get(storage_axis(operand.space), 0)
         pieces = dimensions(operand.tile, operand.view.shape)
         if pieces is None:
             return build.add(self._straddling(), self._const(constant))
@@ -269,6 +295,7 @@ class _Terms:
             group.scope not in ("cta", "cluster")
             or prefix < len(group.axes)
             or not _identity(group)
+            or self.laid.operand.space == "tmem"
         ):
             return nothing
         warp, lane = pieces[prefix - 2], pieces[prefix - 1]
@@ -280,9 +307,12 @@ class _Terms:
         return build.mul(tid, self._const(lane[0].stride)), {prefix - 2, prefix - 1}
 
     def _dimension(self, d: int, iters: tuple[Iter, ...], index: nodes.Expr) -> nodes.Expr:
-        strides = dict(self.laid.operand.view.dynamic_strides)
+        operand = self.laid.operand
+        strides = dict(operand.view.dynamic_strides)
         if d in strides:
             return build.mul(index, self._as(strides[d]))
+        if operand.space == "tmem":
+            iters = tuple(i if i.axis == "TCol" else replace(i, stride=0) for i in iters)
         return self._by_iters(iters, index)
 
     def _by_iters(self, iters: tuple[Iter, ...], index: nodes.Expr) -> nodes.Expr:

@@ -374,6 +374,8 @@ def _names(function: nodes.Function) -> set[str]:
     names = {param.name for param in function.params}
     for statement in walk.statements(function.body):
         match statement:
-            case nodes.Declare(var=var) | nodes.AllocTensor(buffer=var) | nodes.For(var=var):
+            case nodes.Declare(var=var) | nodes.For(var=var):
                 names.add(var.name)
+            case nodes.AllocTensor(buffer=buffer) | nodes.DeclTmem(buffer=buffer):
+                names.add(buffer.name)
     return names

@@ -19,7 +19,8 @@ import numpy as np
 
 from tilejit.errors import Report
 from tilejit.ir import nodes
-from tilejit.layout import MEMORY_AXIS, ComposeLayout
+from tilejit.ir.dims import storage_axis
+from tilejit.layout import ComposeLayout
 from tilejit.tile import barriers
 from tilejit.tile.affine import THREAD, Affine, IntArray, Number, Symbol, ends
 from tilejit.tile.call import TileCall
@@ -482,7 +483,7 @@ def buffer_extent(call: TileCall, operand: TensorOperand) -> tuple[Affine, int] 
     layout = buffer.layout
     if all(isinstance(e, int) for e in buffer.shape):
         if layout is not None:
-            return Affine(layout.span(MEMORY_AXIS) * bits), operand.dtype.bits
+            return Affine(layout.span(storage_axis(buffer.space)) * bits), operand.dtype.bits
         count = int(np.prod([e for e in buffer.shape if isinstance(e, int)], dtype=np.int64))
         return Affine(count * bits), operand.dtype.bits
     if layout is None or isinstance(layout, ComposeLayout) or operand.dynamic_strides:
@@ -648,11 +649,11 @@ def aligned(
             help=align_help(operand, required_bytes),
         )
         return False
-    size = operand.dtype.bytes
+    size, required = operand.dtype.bits, required_bytes * 8
     layout = operand.layout
     places = laid.places
     if isinstance(layout, ComposeLayout) and not laid.period_multiple:
-        granule = (1 << layout.per_element) * size
+        granule = (1 << layout.per_element) * size // 8
         if required_bytes > granule:
             report.error(
                 f"{call.family}/alignment",
@@ -670,30 +671,30 @@ def aligned(
         part_mod, part_rem = call.context.congruence(stride.scaled(size))
         mod = int(np.gcd(mod, part_mod))
         starts = starts + index[..., :1] * part_rem
-    if mod % required_bytes == 0:
+    if mod % required == 0:
         if not isinstance(rem, int):
             rem = rem[laid.group.threads].reshape(-1, 1, 1)
-        wrong = (starts + rem) % required_bytes != 0
+        wrong = (starts + rem) % required != 0
         if not wrong.any():
             return True
         a, r, run = (int(i) for i in np.argwhere(wrong)[0])
-        left = int(((starts + rem) % required_bytes)[a, r, run])
+        left = int(((starts + rem) % required)[a, r, run])
         message = (
-            f"{operand.name}: the address is {left} bytes above a multiple of {required_bytes}, "
+            f"{operand.name}: the address is {_bytes_text(left)} above a multiple of {required_bytes}, "
             f"expected {required_bytes}-byte alignment"
         )
         where: str | None = laid.where((a, r, run * (row or 1)))
-        uneven = bool((starts % required_bytes != starts[..., :1] % required_bytes).any())
+        uneven = bool((starts % required != starts[..., :1] % required).any())
         help_ = (
             f"every row starts at a multiple of {required_bytes} bytes: pad the row pitch to one"
             if uneven
             else None
         )
     else:
-        known = int(np.gcd(mod, required_bytes))
+        known = int(np.gcd(mod, required)) // 8
         message = (
             f"{operand.name} needs {required_bytes}-byte alignment; its offset of "
-            f"{laid.symbolic.scaled(size)} bytes is only known to be a multiple of {known}"
+            f"{laid.symbolic} elements is only known to be a multiple of {known} bytes"
         )
         where = None
         help_ = "T.assume(n % … == 0) promises divisibility of a run-time value"
@@ -709,6 +710,10 @@ def aligned(
     return False
 
 
+def _bytes_text(bits: int) -> str:
+    return f"{bits // 8} bytes" if bits % 8 == 0 else f"{bits} bits"
+
+
 def align_help(operand: TensorOperand, required_bytes: int) -> str:
     """What to declare, so that a buffer starts at a multiple of ``required_bytes``."""
     if operand.space != "shared":
@@ -716,7 +721,7 @@ def align_help(operand: TensorOperand, required_bytes: int) -> str:
     layout = operand.layout
     if not isinstance(layout, ComposeLayout):
         return f"declare it with T.alloc_shared(…, align={required_bytes})"
-    period = layout.period_elems * operand.dtype.bytes
+    period = layout.period_elems * operand.dtype.bits // 8
     return (
         f"declare it with T.alloc_shared(…, align={max(period, required_bytes)}): its swizzle repeats "
         f"every {_period_text(operand, layout)}"
@@ -725,8 +730,8 @@ def align_help(operand: TensorOperand, required_bytes: int) -> str:
 
 def _period_text(operand: TensorOperand, layout: ComposeLayout) -> str:
     """``1024 bytes (8 rows of 128 bytes)``."""
-    period = layout.period_elems * operand.dtype.bytes
-    row = (operand.dtype.bytes << layout.per_element) << layout.swizzle_len
+    period = layout.period_elems * operand.dtype.bits // 8
+    row = (operand.dtype.bits << layout.per_element << layout.swizzle_len) // 8
     return f"{period} bytes ({period // row} rows of {row} bytes)"
 
 

@@ -204,6 +204,9 @@ class _Interpreter:
                     state.env[var.name] = self._value(value, state)
             case nodes.Assign(var=var, value=value):
                 state.env[var.name] = self._value(value, state)
+            case nodes.DeclTmem(buffer=buffer, address=address):
+                self.types[buffer.name] = nodes.UINT32
+                state.env[buffer.name] = self._value(address, state)
             case nodes.Evaluate(call=call):
                 self._evaluate(call, state)
             case nodes.If():
@@ -616,7 +619,7 @@ def _assigned(block: nodes.Block) -> set[str]:
     names: set[str] = set()
     for statement in block:
         match statement:
-            case nodes.Assign(var=var) | nodes.Declare(var=var):
+            case nodes.Assign(var=var) | nodes.Declare(var=var) | nodes.DeclTmem(buffer=var):
                 names.add(var.name)
             case nodes.If(then=then, orelse=orelse):
                 names |= _assigned(then) | _assigned(orelse)

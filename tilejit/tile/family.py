@@ -10,7 +10,7 @@ Not here: how regions become addresses (``tile.region``, ``tile.walk``), who is 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
@@ -21,6 +21,8 @@ from tilejit.dtypes import DType
 from tilejit.errors import Report, Span
 from tilejit.ir.nodes import Expr, LambdaExpr, PointerType, ScalarType, Space, Var
 from tilejit.ir.tensor_map import TensorMap, TensorMapSpec
+from tilejit.ir.tensor_memory import TENSOR_COLUMNS as TENSOR_COLUMNS
+from tilejit.ir.tensor_memory import TENSOR_LANES as TENSOR_LANES
 from tilejit.ptx.forms import Form
 
 if TYPE_CHECKING:
@@ -194,6 +196,59 @@ class Transfer:
     convert: Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.uint8]] | None = None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class WarpCells:
+    """Cells that a warp's lanes load or store, relative to the instruction's address: ``lanes`` and
+    ``columns``, shape (32, n). ``mask``: the bits of a cell that are loaded or stored."""
+
+    lanes: npt.NDArray[np.int64]
+    columns: npt.NDArray[np.int64]
+    mask: int = 0xFFFF_FFFF
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TensorCells:
+    """Cells of the tensor memory of the CTA with rank ``cta`` in its cluster: ``lanes`` and ``columns``,
+    absolute, both of shape (n,). ``mask``: which bits of each, one for all or shape (n,). ``operand``
+    names them in messages."""
+
+    operand: NativeOperand
+    cta: int
+    lanes: npt.NDArray[np.int64]
+    columns: npt.NDArray[np.int64]
+    mask: int | npt.NDArray[np.uint32] = 0xFFFF_FFFF
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SharedBlocks:
+    """16 bytes at each of ``addresses``, shape (n,), offsets in the shared window of the CTA with rank
+    ``cta`` in its cluster. ``operand`` names them in messages."""
+
+    operand: NativeOperand
+    cta: int
+    addresses: npt.NDArray[np.int64]
+
+
+TensorSource: TypeAlias = TensorCells | SharedBlocks
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TensorOperation:
+    """One tcgen05.mma, cp or shift by one thread.
+
+    ``kind``, ``pair`` and ``pipe`` say which other operations of the thread it runs in order with
+    (``sim.tensor_cores``). ``pipe``: accumulator, shape and kind of an mma, the shape of a cp. ``run``
+    gets what each source holds, cells as uint32 of shape (n,) and blocks as uint8 of shape (n, 16), and
+    gives the uint32 cells of every destination."""
+
+    kind: Literal["mma", "cp", "shift"]
+    pair: bool
+    pipe: Hashable
+    sources: tuple[TensorSource, ...]
+    destinations: tuple[TensorCells, ...]
+    run: Callable[[list[npt.NDArray[Any]]], list[npt.NDArray[np.uint32]]]
+
+
 class Machine(Protocol):
     """One instruction, a set of warps, 32 lanes each. Inactive lanes are handled by the machine:
     a family computes on whole arrays, writes and stores only take effect where active."""
@@ -357,6 +412,41 @@ class Machine(Protocol):
 
     def warpgroup_wait(self, pending: int) -> None:
         """Each active warp waits for all but its warpgroup's ``pending`` latest groups."""
+
+    # Tensor memory: 128 lanes by 512 columns of 32-bit cells in each CTA. An address is lane << 16 | column.
+
+    def tensor_alloc(self, operand: Memory, columns: BitArray, pair: bool) -> None:
+        """Each active warp: allocates columns, of both CTAs of the pair if ``pair``, and writes their
+        address, a word, to the shared memory that the operand names."""
+
+    def tensor_dealloc(self, operand: NativeOperand, columns: BitArray, pair: bool) -> None:
+        """Each active warp frees what was allocated at the address in the operand's register."""
+
+    def tensor_relinquish(self, pair: bool) -> None:
+        """The CTAs of the active warps allocate no more."""
+
+    def tensor_load(self, operand: Memory, cells: WarpCells) -> npt.NDArray[np.uint32]:
+        """What the cells hold: shape (warps, 32, n). The warp's own slab of 32 lanes, or half of it."""
+
+    def tensor_store(self, operand: Memory, cells: WarpCells, data: npt.NDArray[np.uint32]) -> None:
+        """The reverse: shape (warps, 32, n)."""
+
+    def tensor_hold(self, operand: NativeOperand) -> None:
+        """A load's destination registers: nobody reads or writes them before the warp waits for loads."""
+
+    def tensor_wait(self, loads: bool) -> None:
+        """Each active warp waits for its loads from tensor memory, or for its stores."""
+
+    def tensor_fence(self, before: bool) -> None:
+        """tcgen05.fence::before_thread_sync or ::after_thread_sync of each active lane."""
+
+    def tensor_issue(self, thread: tuple[int, int], operation: TensorOperation) -> None:
+        """Issues the operation for one of ``threads()``. It runs some time between now and the phase of
+        the commit that covers it; bounds, allocation, races, fences and proxy fences are checked now."""
+
+    def tensor_commit(self, thread: tuple[int, int], barriers: Sequence[int], pair: bool) -> None:
+        """One arrival on each mbarrier, at a cluster address, once every operation that the thread has
+        issued so far with as many CTAs (``pair``: two) is over."""
 
     def unsimulated(self, what: str) -> Any:
         """Raises ``Unsimulated``: a gap of the simulator, not a fault of the program."""

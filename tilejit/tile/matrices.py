@@ -11,7 +11,10 @@ from tilejit.errors import Report
 from tilejit.tile.call import TileCall
 from tilejit.tile.region import Walk
 
-AXES = {"D": ("M", "N"), "A": ("M", "K"), "B": ("N", "K"), "C": ("M", "N")}
+AXES = {
+    "D": ("M", "N"), "A": ("M", "K"), "B": ("N", "K"), "C": ("M", "N"),
+    "SFA": ("M", "K"), "SFB": ("N", "K"),
+}  # fmt: skip
 """The repeat axes of each operand, after its batch axes."""
 
 _Found = tuple[int | tuple[int, ...], Walk, str]

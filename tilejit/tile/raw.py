@@ -227,7 +227,7 @@ def _check_item(
         if not isinstance(item.type, nodes.PointerType) and not _is_address_number(spec, item):
             report.error(
                 "ptx/address", f"{spec.name} of {form.spelling} is a {item.type}, expected an address",
-                span=where, help="x.ptr_to([…]) gives one",
+                span=where, help=_address_help(spec),
             )  # fmt: skip
         else:
             _check_space(form, spec, item, report, where)
@@ -236,6 +236,12 @@ def _check_item(
     elif not _widens(spec, item):
         check_scalar(form, spec, item, report, where, "ptx")
         _check_literal(form, spec, item, report, where)
+
+
+def _address_help(spec: OperandSpec) -> str:
+    if spec.space == "tmem":
+        return "the uint32 that tcgen05.alloc wrote is one, and d.ptr_to([…]) of T.cuda.decl_tmem gives one"
+    return "x.ptr_to([…]) gives one"
 
 
 def _check_map(
@@ -299,12 +305,12 @@ def _check_immediate(
 
 
 def _is_address_number(spec: OperandSpec, item: nodes.Expr) -> bool:
-    """A uint32 is a shared address; a uint64 is a generic or global one, never local: the assembler dies
-    of ``prefetch.local`` at a kernel's parameter."""
+    """A uint32 is an address in shared or tensor memory; a uint64 is a generic or global one, never local:
+    the assembler dies of ``prefetch.local`` at a kernel's parameter."""
     if spec.space == "local":
         return False
-    wanted = nodes.UINT32 if spec.space.startswith("shared") else nodes.UINT64
-    return item.type == wanted
+    narrow = spec.space == "tmem" or spec.space.startswith("shared")
+    return item.type == (nodes.UINT32 if narrow else nodes.UINT64)
 
 
 def _check_space(
@@ -372,7 +378,7 @@ def check_scalar(
             return
     type_ = literal(spec, item).type
     if isinstance(type_, nodes.PointerType):
-        bits = 32 if type_.space == "shared" else 64
+        bits = 32 if type_.space in ("shared", "tmem") else 64
         if spec.kind == "reg" and spec.bits == bits and spec.type[0] in "bu":
             return
     if not (isinstance(type_, nodes.ScalarType) and types.accepts(spec, type_.dtype)):
@@ -482,5 +488,7 @@ def address(item: nodes.Expr, spec: OperandSpec) -> Memory:
         space = item.type.space
     else:
         space = "shared" if spec.space.startswith("shared") else "global"
+        if spec.space == "tmem":
+            space = "tmem"
         item = nodes.Bitcast(item, nodes.PointerType(space), span=item.span)
     return Memory(item, 0, space)

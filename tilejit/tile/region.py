@@ -22,9 +22,8 @@ from tilejit import dtypes
 from tilejit.dtypes import DType
 from tilejit.errors import Span
 from tilejit.ir import nodes
-from tilejit.ir.dims import dimension_iters
+from tilejit.ir.dims import dimension_iters, storage_axis
 from tilejit.layout import (
-    MEMORY_AXIS,
     ComposeLayout,
     Iter,
     Layout,
@@ -173,7 +172,8 @@ class Walk:
     ``group``: the threads along the first axis; one per warp in a warp collective, whose lanes the
     atom holds.
     ``memory``: elements, before any swizzle, without ``symbolic``; shape (A or 1, R, K), the first
-    axis 1 when no thread differs. ``owners``: the same for every thread axis of the layout.
+    axis 1 when no thread differs; in tensor memory along ``TCol``. ``owners``: the same for every other
+    axis of the layout: of threads, or ``TLane``.
     ``symbolic``: the part with unknowns (elements, constant 0), one for the whole walk.
     ``dynamic``: (run-time stride, coordinate array) still to be added to the position.
     """
@@ -258,8 +258,9 @@ def walk(
     repeat = operand.extents[prefix : rank - atom_rank]
     atom = operand.extents[rank - atom_rank :]
     indices = _indices(operand, group, prefix)
+    along = storage_axis(operand.space)
     positions: dict[str, Number] = {
-        MEMORY_AXIS: _per_thread(operand.offset.const, group, 1 + len(repeat) + len(atom))
+        along: _per_thread(operand.offset.const, group, 1 + len(repeat) + len(atom))
     }
     symbolic = Affine(0, dict(operand.offset.terms))
     dynamic: list[tuple[Affine, Number]] = []
@@ -293,12 +294,12 @@ def walk(
     kept: list[tuple[Affine, IntArray]] = []
     for stride, index in dynamic:
         if stride.constant is not None:
-            positions[MEMORY_AXIS] = positions[MEMORY_AXIS] + stride.constant * index
+            positions[along] = positions[along] + stride.constant * index
         elif isinstance(index, int):
             symbolic = symbolic + stride.scaled(index)
         else:
             kept.append((stride, flat(index)))
-    memory = flat(positions.pop(MEMORY_AXIS))
+    memory = flat(positions.pop(along))
     owners = {axis: flat(values) for axis, values in positions.items()}
     return Walk(operand, group, prefix, repeat, atom, memory, owners, symbolic, tuple(kept))
 
@@ -352,12 +353,13 @@ def _outer_steps(
     start: Affine,
     evaluator: Evaluator,
 ) -> Affine:
-    """The unknown part of a start, as elements along ``m``: whole steps of the outermost iter."""
+    """The unknown part of a start, as elements of storage: whole steps of the outermost iter."""
     outer = iters[0]
     inner = math.prod(i.extent for i in iters[1:])
-    if outer.axis != MEMORY_AXIS:
+    if outer.axis != storage_axis(operand.space):
+        chosen = "a lane" if operand.space == "tmem" else "an owner"
         raise NotSeparable(
-            f"start {start} of dimension {d} chooses an owner ({outer.axis}) and is not known"
+            f"start {start} of dimension {d} chooses {chosen} ({outer.axis}) and is not known"
         )
     if inner == 1:
         return start.scaled(outer.stride)

@@ -131,7 +131,10 @@ class Evaluator:
         return self.hardware[expr.name]
 
     def _address(self, expr: nodes.Address) -> Value:
-        return Opaque(self.level(self.value(expr.offset_bytes)))
+        level = self.level(self.value(expr.offset_bytes))
+        if expr.type.space == "tmem":
+            level = min(level, self.level(self.value(expr.buffer)))
+        return Opaque(level)
 
     def integer(self, expr: nodes.Expr) -> Affine:
         """The value of an integer (or bool) expression."""

@@ -35,6 +35,10 @@ MODULES: tuple[str, ...] = (
     "st_async",
     "cp_async_bulk_tensor",
     "wgmma",
+    "tcgen05",
+    "tcgen05_ld_st",
+    "tcgen05_cp",
+    "tcgen05_mma",
 )
 """Table modules, in the order in which their forms are listed."""
 

@@ -49,7 +49,7 @@ def to_value(bits: Bits, dtype: DType) -> Values:
 
 
 def decoded(bits: Bits, fmt: FloatFormat) -> Values:
-    """float32 values of codes of a format of at most 16 bits."""
+    """float32 values of codes of a format of at most 16 bits; bits past its own do not count."""
     if fmt is F16:
         return bits.astype(np.uint16, copy=False).view(np.float16).astype(np.float32)
     if fmt is BF16:

@@ -31,7 +31,7 @@ WORDS: dict[int, type[np.unsignedinteger[Any]]] = {
 class FloatFormat:
     """``bits`` is the width of a code; ``nan_code`` 0: the format has no NaN.
 
-    ``max_code`` is the largest finite magnitude. ``signed`` False: only scale exponents (ue8m0).
+    ``max_code`` is the largest finite magnitude. ``signed`` False: scale factors (ue8m0, ue4m3).
     """
 
     name: str
@@ -93,11 +93,13 @@ E2M3 = FloatFormat("e2m3", 6, 2, 3, 0, 0x1F)
 E3M2 = FloatFormat("e3m2", 6, 3, 2, 0, 0x1F)
 E2M1 = FloatFormat("e2m1", 4, 2, 1, 0, 0x07)
 UE8M0 = FloatFormat("ue8m0", 8, 8, 0, 0xFF, 0xFE, signed=False)
+UE4M3 = FloatFormat("ue4m3", 7, 4, 3, 0x7F, 0x7E, signed=False)
+"""e4m3 without its sign bit, which no reader looks at."""
 TF32 = FloatFormat("tf32", 32, 8, 10, 0x7FFF_E000, 0x7F7F_E000, True)
 """tf32 sits in an f32 register with 13 low bits clear: ``convert`` rounds to it on its own."""
 
 BY_PTX_TYPE: dict[str, FloatFormat] = {
-    f.name: f for f in (F64, F32, F16, BF16, E4M3, E5M2, E2M3, E3M2, E2M1, UE8M0, TF32)
+    f.name: f for f in (F64, F32, F16, BF16, E4M3, E5M2, E2M3, E3M2, E2M1, UE8M0, UE4M3, TF32)
 }
 BY_DTYPE: dict[str, FloatFormat] = {
     "float64": F64, "float32": F32, "float16": F16, "bfloat16": BF16,

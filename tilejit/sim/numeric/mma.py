@@ -1,4 +1,4 @@
-"""What a tensor core computes: D = A·B + C on matrices of a warp or a warpgroup.
+"""What a tensor core computes: D = A·B + C, whoever holds the matrices.
 
 Integers are exact. f64 is fused multiply-adds in the order of k. Everything else follows one model,
 whose numbers are ``Accumulator``: the products of a block of k are exact; they and the addend are
@@ -9,7 +9,7 @@ A sum past the largest finite value is infinite, a zero is +0, every NaN is the 
 
 After Fasi et al. (PeerJ CS 7:e330), Khattak and Mikaitis (arXiv 2512.07004) and Xie et al. (arXiv
 2511.10909); tests/sim/mma_probe.py asks a GPU which numbers are its own. Not here: which lane holds
-which element (families), sparsity and block scales.
+which element (families), sparsity, ``tcgen05`` and block scales (``numeric.tcgen05_mma``).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -93,45 +93,52 @@ def accumulate(
     with np.errstate(all="ignore"):
         for start in range(0, a.shape[-1], model.block_elems):
             block = slice(start, start + model.block_elems)
-            c = _block(a[..., block], b[..., block], c, formats, model)
+            sides = a[..., block], b[..., block], c
+            parts = [exponents(x, f) for x, f in zip(sides, formats)]
+            c = block_sum(sides, parts, formats[2], model)
     return c
 
 
-def _block(
-    a: Values,
-    b: Values,
-    c: Values,
-    formats: tuple[FloatFormat, FloatFormat, FloatFormat],
-    model: Accumulator,
-) -> Values:
-    parts = [_exponents(x, f) for x, f in zip((a, b, c), formats)]
-    if _nothing_cut((a, b, c), parts, model):
-        total = np.matmul(a, np.swapaxes(b, -1, -2)) + c
-    else:
-        total = _cut_sum(a, b, c, parts, model)
-    return _rounded(total, formats[2], model)
+Exponents: TypeAlias = npt.NDArray[np.int16]
 
-
-_NO_EXPONENT = -(1 << 12)
+NO_EXPONENT = -(1 << 12)
 """Of a zero: below every exponent, and twice it still is an int16."""
 
 
-def _exponents(values: Values, fmt: FloatFormat) -> npt.NDArray[np.int16]:
+def exponents(values: Values, fmt: FloatFormat) -> Exponents:
     """Of the leading bit; of subnormals that of the least normal number."""
-    exponents = np.frexp(values)[1] - 1
+    leading = np.frexp(values)[1] - 1
     least = fmt.least_exponent + fmt.mantissa_bits
-    found = np.where(values == 0, _NO_EXPONENT, np.maximum(exponents, least))
+    found = np.where(values == 0, NO_EXPONENT, np.maximum(leading, least))
     return found.astype(np.int16)
+
+
+def block_sum(
+    values: tuple[Values, Values, Values],
+    parts: list[Exponents],
+    result: FloatFormat,
+    model: Accumulator,
+) -> Values:
+    """One block's products and the addend: ``values`` of A, B, C and what counts as their exponents."""
+    a, b, c = values
+    if _nothing_cut(values, parts, model):
+        total = np.matmul(a, np.swapaxes(b, -1, -2)) + c
+        return rounded(total, result, model)
+    # k comes first, so that numpy adds whole matrices.
+    left, right = (np.moveaxis(x, -1, 0)[..., :, None] for x in (a, parts[0]))
+    up, down = (np.moveaxis(x, -1, 0)[..., None, :] for x in (b, parts[1]))
+    largest = np.maximum((right + down).max(axis=0), parts[2])
+    return rounded(cut_sum(left * up, c, largest, model), result, model)
 
 
 def _nothing_cut(
     values: tuple[Values, Values, Values],
-    exponents: list[npt.NDArray[np.int16]],
+    parts: list[Exponents],
     model: Accumulator,
 ) -> bool:
     """Whether no term of any sum can lose a bit, whatever the pairing: then the sum is exact, and
     float64 adds it exactly too (fraction_bits + 2 + bits of the count are fewer than 53)."""
-    top = [int(e.max(initial=_NO_EXPONENT)) for e in exponents]
+    top = [int(e.max(initial=NO_EXPONENT)) for e in parts]
     last = [_last_exponent(v) for v in values]
     largest = max(top[0] + top[1], top[2], model.least_exponent)
     return min(last[0] + last[1], last[2]) >= largest - model.fraction_bits
@@ -142,34 +149,27 @@ def _last_exponent(values: Values) -> int:
     magnitude = np.abs(values)
     fraction, exponent = np.frexp(magnitude)
     if not np.isfinite(magnitude).all():
-        return _NO_EXPONENT
+        return NO_EXPONENT
     digits = np.ldexp(fraction, 24).astype(np.int64)
     lowest = np.frexp((digits & -digits).astype(np.float64))[1] - 1
-    found = np.where(digits == 0, -_NO_EXPONENT, lowest + exponent - 24)
-    return int(found.min(initial=-_NO_EXPONENT))
+    found = np.where(digits == 0, -NO_EXPONENT, lowest + exponent - 24)
+    return int(found.min(initial=-NO_EXPONENT))
 
 
-def _cut_sum(
-    a: Values, b: Values, c: Values, parts: list[npt.NDArray[np.int16]], model: Accumulator
-) -> Values:
-    """The sum of terms cut to ``fraction_bits`` below the largest exponent of each element of D.
-
-    k comes first, so that numpy adds whole matrices. Infinities and NaNs go through on their own.
+def cut_sum(terms: Values, c: Values, largest: Exponents, model: Accumulator) -> Values:
+    """The sum along the first axis of ``terms``, and ``c``, cut to ``fraction_bits`` below the largest
+    exponent of each element of D. Infinities and NaNs go through on their own. Overwrites ``terms``.
     """
-    left, right = (np.moveaxis(x, -1, 0)[..., :, None] for x in (a, parts[0]))
-    up, down = (np.moveaxis(x, -1, 0)[..., None, :] for x in (b, parts[1]))
-    largest = np.maximum((right + down).max(axis=0), parts[2])
-    largest = np.maximum(largest, np.int16(model.least_exponent))
-    unit = np.ldexp(1.0, largest - np.int16(model.fraction_bits))
+    floor = np.maximum(largest, np.int16(model.least_exponent))
+    unit = np.ldexp(1.0, floor - np.int16(model.fraction_bits))
     per_unit = 1.0 / unit
-    terms = left * up
     terms *= per_unit
     np.trunc(terms, out=terms)
     total: Values = (terms.sum(axis=0) + np.trunc(c * per_unit)) * unit
     return total
 
 
-def _rounded(total: Values, fmt: FloatFormat, model: Accumulator) -> Values:
+def rounded(total: Values, fmt: FloatFormat, model: Accumulator) -> Values:
     """A block's sum in the accumulator's type; ``result_bits`` are fewer than the type's on units
     that keep less. A zero is +0, even below a negative sum too small for the type."""
     if model.rounding == "rn":
@@ -200,9 +200,9 @@ def warpgroup_multiply_accumulate(
     """As ``multiply_accumulate`` for ``wgmma``. ``types``: D's, A's and B's. ``negate``: C - A·B."""
     result, kind, other = types
     if kind == "b1":
-        return _integers(_bits(a), _bits(b), c, False)
+        return integers(_bits(a), _bits(b), c, False)
     if result == "s32":
-        return _integers(_bytes(a, kind), _bytes(b, other), c, saturate)
+        return integers(_bytes(a, kind), _bytes(b, other), c, saturate)
     formats = BY_PTX_TYPE[kind], BY_PTX_TYPE[other], BY_PTX_TYPE[result]
     left, right, addend = (unpacked(words, fmt) for words, fmt in zip((a, b, c), formats))
     if negate:
@@ -216,7 +216,7 @@ def _compiled(form: Form) -> Callable[[Words, Words, Words], Words]:
     result, a, b, _ = form.modifiers[-4:]
     if result == "s32":
         saturate = "satfinite" in form.modifiers
-        return lambda x, y, z: _integers(_bytes(x, a), _bytes(y, b), z, saturate)
+        return lambda x, y, z: integers(_bytes(x, a), _bytes(y, b), z, saturate)
     if result == "f64":
         return _doubles
     formats = BY_PTX_TYPE[a], BY_PTX_TYPE[b], BY_PTX_TYPE[result]
@@ -251,13 +251,18 @@ def through_half(a: Values, b: Values, c: Values, result: FloatFormat) -> Values
 def unpacked(words: Words, fmt: FloatFormat) -> Values:
     """The values in rows of 32-bit words, the lowest bits first, as float64. tf32 ignores the low
     bits of its word."""
-    given = np.ascontiguousarray(words, dtype="<u4")
+    return valued(np.ascontiguousarray(words, dtype="<u4").view(fmt.word), fmt)
+
+
+def valued(codes: Words, fmt: FloatFormat) -> Values:
+    """float64 values of an array of codes, one each."""
+    given = codes.astype(fmt.word, copy=False)
     if fmt is TF32:
         given = given & np.uint32(_TF32_MASK)
     with np.errstate(invalid="ignore"):  # a signalling NaN
         if fmt in (TF32, F32):
             return given.view(np.float32).astype(np.float64)
-        return decoded(given.view(fmt.word), fmt).astype(np.float64)
+        return decoded(given, fmt).astype(np.float64)
 
 
 _TF32_MASK = (1 << 32) - (1 << (F32.mantissa_bits - TF32.mantissa_bits))
@@ -265,10 +270,14 @@ _TF32_MASK = (1 << 32) - (1 << (F32.mantissa_bits - TF32.mantissa_bits))
 
 def packed(values: Values, fmt: FloatFormat) -> Words:
     """Rows of words that hold values of f32 or f16, which they have exactly; NaN is canonical."""
-    codes = values.astype(_NATIVE[fmt.name]).view(fmt.word)
-    codes = np.where(np.isnan(values), fmt.word(fmt.nan_code), codes)
-    whole: Words = np.ascontiguousarray(codes).view("<u4")
+    whole: Words = np.ascontiguousarray(coded(values, fmt)).view("<u4")
     return whole
+
+
+def coded(values: Values, fmt: FloatFormat) -> Words:
+    """An array of codes, one each, as ``packed`` says."""
+    codes = values.astype(_NATIVE[fmt.name]).view(fmt.word)
+    return np.where(np.isnan(values), fmt.word(fmt.nan_code), codes)
 
 
 def _bytes(words: Words, kind: str) -> Values:
@@ -280,7 +289,7 @@ def _bits(words: Words) -> Values:
     return np.unpackbits(np.ascontiguousarray(words, dtype="<u4").view(np.uint8), axis=-1)
 
 
-def _integers(a: Values, b: Values, c: Words, saturate: bool) -> Words:
+def integers(a: Values, b: Values, c: Words, saturate: bool) -> Words:
     """Exact, then modulo 2**32 or clamped. A float64 holds every sum of products."""
     products = np.matmul(a.astype(np.float64), np.swapaxes(b, -1, -2).astype(np.float64))
     addend = np.ascontiguousarray(c, dtype=np.uint32).view(np.int32)

@@ -1,0 +1,124 @@
+"""Tensor memory operands laid out: the lane and the column of every coordinate.
+
+A CTA has 128 lanes of 512 columns, cells of 32 bits. A layout places elements along ``TLane`` and
+``TCol``, the latter counted in elements of its dtype, and states copies in other lanes as replicas.
+
+Source: contract "TMEM loads and stores", "TMEM shape and replicas". Not here: which image an instruction
+reads or writes (families), addresses as expressions (``tile.addresses``).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tilejit.errors import Report
+from tilejit.tile import contracts
+from tilejit.tile.affine import IntArray
+from tilejit.tile.call import TensorOperand, TileCall
+from tilejit.tile.family import TENSOR_COLUMNS, TENSOR_LANES
+from tilejit.tile.region import Walk
+
+CELL_BITS = 32
+LANE_AXIS = "TLane"
+COLUMN_AXIS = "TCol"
+
+
+def laid(
+    call: TileCall,
+    operand: TensorOperand,
+    atom: tuple[int, ...],
+    report: Report,
+    *,
+    collective: bool = False,
+) -> Walk | None:
+    """Lays the operand out as ``contracts.shaped`` does, copies included inside tensor memory."""
+    if not contracts.in_space(call, operand, ("tmem",), report):
+        return None
+    found = contracts.shaped(call, operand, atom, report, collective=collective)
+    if found is None or not _inside(call, found, report):
+        return None
+    return found
+
+
+def lanes(walk: Walk) -> IntArray:
+    """The lane of every coordinate's first copy: shape (threads or 1, repeats, elements)."""
+    found = walk.owners.get(LANE_AXIS)
+    return np.zeros((1, *walk.memory.shape[1:]), np.int64) if found is None else found
+
+
+def column_bits(walk: Walk) -> IntArray:
+    """Where in its lane every coordinate starts, without the walk's symbolic part: shape as ``lanes``."""
+    bits: IntArray = walk.memory * walk.operand.dtype.bits
+    return bits
+
+
+def replicas(operand: TensorOperand) -> tuple[tuple[int, int], ...]:
+    """The copies that the layout states: (count, distance in lanes), without those of one."""
+    return tuple((i.extent, i.stride) for i in operand.tile.replica if i.extent > 1)
+
+
+def replicas_along_lanes(operand: TensorOperand) -> bool:
+    """Whether all copies are in other lanes."""
+    return all(i.axis == LANE_AXIS for i in operand.tile.replica if i.extent > 1)
+
+
+def starts_at_columns(call: TileCall, walk: Walk, columns: int, report: Report) -> bool:
+    """Every repeat's first element starts at a multiple of so many columns."""
+    required = columns * CELL_BITS
+    mod, rem = call.context.congruence(walk.symbolic.scaled(walk.operand.dtype.bits))
+    starts = column_bits(walk)[..., 0]
+    if mod % required == 0:
+        if not isinstance(rem, int):
+            rem = rem[walk.group.threads].reshape(-1, 1)
+        wrong = (starts + rem) % required != 0
+        if not wrong.any():
+            return True
+        a, r = (int(i) for i in np.argwhere(wrong)[0])
+        where: str | None = walk.where((a, r))
+        left = int(np.broadcast_to((starts + rem) % required, wrong.shape)[a, r])
+        message = f"starts {_columns_text(left)} after a multiple of {_columns_text(required)}"
+    else:
+        known = int(np.gcd(mod, required))
+        where = None
+        message = f"starts at a multiple of {_columns_text(known)} as far as is known"
+    operand = walk.operand
+    report.error(
+        f"{call.family}/column",
+        f"{operand.name} {message}, expected {_columns_text(required)}",
+        span=operand.span,
+        where=where,
+        declared=operand.declared(),
+        contract=call.contract,
+        help="a column is one 32-bit cell; T.assume(n % … == 0) promises divisibility of a run-time value",
+    )
+    return False
+
+
+def _columns_text(bits: int) -> str:
+    if bits % CELL_BITS:
+        return f"{bits} bits of a column" if bits < CELL_BITS else f"{bits / CELL_BITS:g} columns"
+    return f"{bits // CELL_BITS} column{'' if bits == CELL_BITS else 's'}"
+
+
+def _inside(call: TileCall, walk: Walk, report: Report) -> bool:
+    """Copies in lanes 0 to 127; the declaration bounds the columns."""
+    operand = walk.operand
+    copies = [i for i in operand.tile.replica if i.axis == LANE_AXIS]
+    reach = sum((i.extent - 1) * i.stride for i in copies)
+    found = lanes(walk)
+    least, most = int(found.min()), int(found.max()) + reach
+    if least >= 0 and most < TENSOR_LANES:
+        return True
+    at = found + reach >= TENSOR_LANES if most >= TENSOR_LANES else found < 0
+    index = tuple(int(i) for i in np.argwhere(at)[0])
+    last = f", its last copy {reach} lanes further" if reach else ""
+    report.error(
+        "tile/bounds",
+        f"{operand.name} needs lane {int(found[index])}{last}; tensor memory has {TENSOR_LANES} lanes "
+        f"of {TENSOR_COLUMNS} columns",
+        span=operand.span,
+        where=walk.where(index),
+        declared=operand.declared(),
+        contract=call.contract,
+    )
+    return False
