@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from tilejit import pipeline
+from tilejit import T, jit, pipeline
 from tilejit.runtime.variant import Variant
 
 REPEATS = 3
@@ -166,13 +166,53 @@ def matmul_tma_variant() -> Variant:
     return matmul.matmul_tma.check(x, x, None, torch.empty_like(x), plan, None)
 
 
+@jit(target="sm_100a")
+def tcgen05_repeats(X: T.Tensor(("N",), "float32")):
+    """2 x 2 repeats of 128 x 128 x 16 along M and N, four along K: tensor cores alone."""
+    T.device_entry(launch=T.cuda.LaunchConfig(grid=1, block=128))
+    layout = T.cuda.tcgen05_shared_layout((256, 64), "float16")
+    a = T.alloc_shared((256, 64), "float16", layout=layout, align=1024)
+    b = T.alloc_shared((256, 64), "float16", layout=layout, align=1024)
+    slot = T.alloc_shared((1,), "uint32", align=16)
+    shape = (2, 2, 128, 128)
+    d = T.cuda.decl_tmem(
+        slot[0], shape, "float32",
+        layout=T.cuda.tmem_mma_operand_layout("D", shape, "float32", M=128, cta_group=1),
+    )  # fmt: skip
+    if T.cuda.linear_thread_id() == 0:
+        T.cuda.tile.apply(
+            T.ptx["tcgen05.mma.cta_group::1.kind::f16"],
+            d,
+            a.view(2, 128, 4, 16).permute(0, 2, 1, 3),
+            b.view(2, 128, 4, 16).permute(0, 2, 1, 3),
+            instruction_shape=(128, 128, 16),
+        )
+
+
+def tcgen05_repeats_variant() -> Variant:
+    return tcgen05_repeats.check(torch.empty(4))
+
+
+def matmul_tcgen05_variant() -> Variant:
+    """The product of ``matmul_variant`` by tcgen05, on sm_100a."""
+    from tilejit.kernels import matmul_tcgen05
+
+    x = torch.empty(4096, 4096, dtype=torch.bfloat16)
+    plan = matmul_tcgen05.plan_matmul(4096, 4096, True, True, sms=148)
+    return matmul_tcgen05.matmul_tcgen05.check(
+        x, x, None, torch.empty_like(x), plan, None, target="sm_100a"
+    )
+
+
 FRONT_HALVES = {
     "softmax": softmax_variant,
     "matmul": matmul_variant,
     "matmul_tma": matmul_tma_variant,
+    "tcgen05_repeats": tcgen05_repeats_variant,
+    "matmul_tcgen05": matmul_tcgen05_variant,
 }
 
-FRONT_HALF_AT_MOST_MS = {"matmul_tma": 150}
+FRONT_HALF_AT_MOST_MS = {"matmul_tma": 150, "tcgen05_repeats": 150}
 """Meant to be the most that it takes."""
 
 

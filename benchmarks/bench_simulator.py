@@ -1,5 +1,5 @@
-"""Seconds the simulator takes, hazards on: a vector add of 2**20 elements, a 256 x 4096 softmax and
-a 256 x 256 x 256 matrix product."""
+"""Seconds the simulator takes, hazards on: a vector add of 2**20 elements, a 256 x 4096 softmax, a
+256 x 256 x 256 matrix product, and a 128 x 128 x 64 one through tensor memory (sm_100a)."""
 
 from __future__ import annotations
 
@@ -35,10 +35,27 @@ def matmul() -> tuple[Callable[[], torch.Tensor], torch.Tensor]:
     return lambda: matmul_mma.matmul(a, b), a.float() @ b.float()
 
 
+def blackwell_tile() -> tuple[Callable[[], torch.Tensor], torch.Tensor]:
+    from tilejit import simulation
+    from tilejit.kernels import matmul_tcgen05
+
+    a, b = torch.randn(128, 64).half(), torch.randn(128, 64).half()
+    out = torch.empty(128, 128, dtype=torch.float16)
+    plan = matmul_tcgen05.TcgenPlan(tile_n=128, stages=2)
+
+    def call() -> torch.Tensor:
+        with simulation(target="sm_100a"):
+            matmul_tcgen05.matmul_tcgen05(a, b, None, out, plan, None)
+        return out
+
+    return call, a.float() @ b.float().t()
+
+
 CASES = {
     "vector add 2**20 float32": vector_add,
     "softmax 256 x 4096 bfloat16": row_softmax,
     "matmul_mma 256 x 256 x 256 bfloat16": matmul,
+    "matmul_tcgen05 128 x 128 x 64 float16": blackwell_tile,
 }
 
 

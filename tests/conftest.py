@@ -68,30 +68,41 @@ def round_trips() -> Iterator[None]:
 
 
 _outcomes: Counter[tuple[str, str]] = Counter()
+_skips: Counter[tuple[str, str]] = Counter()
+"""Module and reason of the gpu cases that were skipped."""
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if "gpu" in report.keywords and (report.when == "call" or report.skipped or report.failed):
         module = report.nodeid.split("::")[0].removeprefix("tests/").removesuffix(".py")
         _outcomes[module, report.outcome] += 1
+        if report.skipped and isinstance(report.longrepr, tuple):
+            _skips[module, report.longrepr[2].removeprefix("Skipped: ")] += 1
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     path = session.config.getoption("--evidence")
     if not path or not _outcomes or hasattr(session.config, "workerinput"):
         return  # under xdist the controller has every worker's reports
+    record = {**environment(), "modules": by_module(_outcomes), "skips": by_module(_skips)}
+    (ROOT / path).write_text(json.dumps(record, indent=1) + "\n")
+
+
+def by_module(counts: Counter[tuple[str, str]]) -> dict[str, dict[str, int]]:
     modules: dict[str, dict[str, int]] = {}
-    for (module, outcome), count in sorted(_outcomes.items()):
-        modules.setdefault(module, {})[outcome] = count
-    (ROOT / path).write_text(json.dumps({**environment(), "modules": modules}, indent=1) + "\n")
+    for (module, what), count in sorted(counts.items()):
+        modules.setdefault(module, {})[what] = count
+    return modules
 
 
 def environment() -> dict[str, str]:
-    """Date, GPU, driver and versions of this run."""
+    """Date, GPU, its target, driver and versions of this run."""
     import datetime
 
     import numpy
     import torch
+
+    from tilejit.target import Target
 
     facts = {
         "date": datetime.date.today().isoformat(),
@@ -101,6 +112,7 @@ def environment() -> dict[str, str]:
     }
     if torch.cuda.is_available():
         facts["gpu"] = torch.cuda.get_device_name()
+        facts["target"] = Target.of_capability(*torch.cuda.get_device_capability()).name
         query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
         facts["driver"] = subprocess.run(query, capture_output=True, text=True).stdout.split()[0]
     return facts

@@ -528,6 +528,63 @@ def test_a_run_time_column_keeps_128_bits() -> None:
     assert codes(counted(2)) == ["tcgen05_cp/column"]
 
 
+@tile.jit(target="sm_100a")
+def backwards(X: T.Tensor((128, 24), "uint32"), Y: T.Tensor((128, 24), "uint32")):
+    """Y = X through tensor memory: its last columns first, and all of them through a tensor that is
+    declared 8 columns before what is allocated, in column 0."""
+    T.device_entry(launch=T.cuda.LaunchConfig(grid=1, block=128))
+    t, pair = T.cuda.thread_idx("x"), "cta_group::1"
+    slot = T.alloc_shared((1,), "uint32", layout="default")
+    done = T.alloc_shared((1,), "uint64", layout="default")
+    words = T.alloc_shared(
+        (128, 24), "uint32", layout=T.cuda.tcgen05_shared_layout((128, 24), "uint32", 0), align=128
+    )
+    for i in range(24):
+        words[t, i] = X[t, i]
+    T.ptx["fence.proxy.async.shared::cta"]()
+    if T.cuda.warp_id() == 0:
+        T.ptx[f"tcgen05.alloc.{pair}.sync.aligned.shared::cta.b32"](slot.ptr_to([0]), 512)
+    if t == 0:
+        T.ptx["mbarrier.init.shared::cta.b64"](done.ptr_to([0]), T.uint32(1))
+    T.ptx["tcgen05.fence::before_thread_sync"]()
+    T.cuda.cta_sync()
+    T.ptx["tcgen05.fence::after_thread_sync"]()
+    early = T.cuda.decl_tmem(slot[0] - 8, (128, 32), "uint32", layout="(128,32):(1@TLane,1@TCol)")
+    if t == 0:
+        for j in range(2):
+            T.cuda.tile.apply(
+                T.ptx[f"tcgen05.cp.{pair}.128x256b"],
+                early[:, 24 - 8 * j : 32 - 8 * j], words[:, 16 - 8 * j : 24 - 8 * j],
+            )  # fmt: skip
+        T.cuda.tile.apply(T.ptx[f"tcgen05.cp.{pair}.128x256b"], early[:, 8:16], words[:, 0:8])
+        T.ptx[f"tcgen05.commit.{pair}.mbarrier::arrive::one.shared::cluster.b64"](done.ptr_to([0]))
+    T.cuda.mbarrier_wait(done.ptr_to([0]), 0)
+    T.ptx["tcgen05.fence::after_thread_sync"]()
+    found = T.alloc_local((3, 8), "uint32", layout="default")
+    T.cuda.tile.apply(
+        T.ptx["tcgen05.ld.sync.aligned.32x32b.x8.b32"],
+        found.view(4, 3, 32, 8, layout="(4,3,32,8):(1@wid_in_wg,8,1@laneid,1)"),
+        early.view(4, 32, 4, 8).permute(0, 2, 1, 3)[:, 1:], scope="warpgroup",
+    )  # fmt: skip
+    T.ptx["tcgen05.wait::ld.sync.aligned"]()
+    for i in T.unroll(24):
+        Y[t, i] = found[i // 8, i % 8]
+    T.ptx["tcgen05.fence::before_thread_sync"]()
+    T.cuda.cta_sync()
+    if T.cuda.warp_id() == 0:
+        T.ptx[f"tcgen05.dealloc.{pair}.sync.aligned.b32"](slot[0], 512)
+
+
+def test_columns_that_fall() -> None:
+    """No base lies before the tensor, and where a declared address does, the sum is one of 32 bits."""
+    x = torch.arange(128 * 24, dtype=torch.int64).reshape(128, 24).to(torch.uint32)
+    y = torch.zeros_like(x)
+    backwards(x, y)
+    assert torch.equal(x, y)
+    backwards.compile(x, y)
+    assert "early_ + (u32)(24 - (j_ * 8))" in backwards.asm["cuda"]
+
+
 def test_words_have_32_bits() -> None:
     shape = BY_NAME["128x256b"]
     narrow = tmem((1, 128, 16), "(1,128,16):(0,1@TLane,1@TCol)", "uint16")

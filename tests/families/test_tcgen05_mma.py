@@ -22,8 +22,8 @@ from tests.families.case import Case
 from tests.tile import kit
 from tests.tile.kit import apply, codes, issues, text
 from tilejit import T, dtypes, layout
-from tilejit.errors import TargetError
-from tilejit.ir import build, nodes, views
+from tilejit.errors import SimulationFault, TargetError
+from tilejit.ir import build, nodes, reinterpret, views
 from tilejit.target import Target
 
 TARGETS = ("sm_100a", "sm_103a")
@@ -42,7 +42,9 @@ class Number:
 
     @property
     def stored_bits(self) -> int:
-        return {"float4_e2m1fn": 4, "float32": 32, "float16": 16, "bfloat16": 16}.get(self.stored, 8)
+        return {"float4_e2m1fn": 4, "float32": 32, "float16": 16, "bfloat16": 16}.get(
+            self.stored, 8
+        )
 
     def values(self, codes: np.ndarray) -> np.ndarray:
         codes = codes.astype(np.int64)
@@ -218,13 +220,15 @@ class Call:
     def widths(self) -> dict[str, int]:
         """Columns of tensor memory of each operand there."""
         m, n, k = self.repeats
-        parts = {(128, 2, False): 2, (64, 1, True): 2, (32, 1, True): 4}.get((self.m, self.ctas, self.ws), 1)
+        parts = {(128, 2, False): 2, (64, 1, True): 2, (32, 1, True): 4}.get(
+            (self.m, self.ctas, self.ws), 1
+        )
         found = {"d": m * n * (self.n // parts)}
         if self.a_space == "tmem":
             found["a"] = m * k * (self.k * self.number("a").stored_bits // 32)
         if self.scale:
             found["sfa"] = m * k * -(-self.rows // 32)
-            found["sfb"] = n * k * -(-self.n // 32)
+            found["sfb"] = n * k * -(-self.n // parts // 32)
         return found
 
     @property
@@ -253,10 +257,16 @@ def data_of(call: Call, seed: int = 5, b_order: np.ndarray | None = None) -> Dat
     rng = np.random.default_rng(seed)
     many_m, many_n, many_k = call.repeats
     banks = 2 if call.ws and call.m == 64 and call.a_space == "tmem" else 1
-    a = codes_of("packed" if call.number("a").stored_bits == 4 else call.a,
-                 (banks, many_m, call.ctas, call.rows, many_k * call.k), rng)
-    b = codes_of("packed" if call.number("b").stored_bits == 4 else call.b,
-                 (many_n, call.n, many_k * call.k), rng)
+    a = codes_of(
+        "packed" if call.number("a").stored_bits == 4 else call.a,
+        (banks, many_m, call.ctas, call.rows, many_k * call.k),
+        rng,
+    )
+    b = codes_of(
+        "packed" if call.number("b").stored_bits == 4 else call.b,
+        (many_n, call.n, many_k * call.k),
+        rng,
+    )
     before = rng.integers(0, 1 << 32, (call.ctas, 128, call.columns), np.uint32)
     sfa = sfb = None
     if call.scale:
@@ -269,7 +279,8 @@ def data_of(call: Call, seed: int = 5, b_order: np.ndarray | None = None) -> Dat
     per_cta_a = [a[0, :, cta].reshape(-1, many_k * call.k) for cta in range(call.ctas)]
     half, stored = call.n // call.ctas, b if b_order is None else b[:, b_order]
     per_cta_b = [
-        stored[:, cta * half : (cta + 1) * half].reshape(-1, many_k * call.k) for cta in range(call.ctas)
+        stored[:, cta * half : (cta + 1) * half].reshape(-1, many_k * call.k)
+        for cta in range(call.ctas)
     ]
     return Data(
         np.stack([in_shared(x, call.number("a"), *call.tile("a")[2:], rng) for x in per_cta_a]),
@@ -292,17 +303,26 @@ def store_operands(call: Call, cells: np.ndarray, a: Any, sfa: Any, sfb: Any) ->
     for name, factors in (("sfa", sfa), ("sfb", sfb)):
         if factors is None:
             continue
-        slabs = -(-factors.shape[-3] // 32)
-        for repeat, k, cta in itertools.product(range(len(factors)), range(many_k), range(call.ctas)):
+        # SFB of a pair's M=128: a half of the rows in lanes 0 to 63, the other in 64 to 127.
+        parts = 2 if name == "sfb" and (call.m, call.ctas) == (128, 2) else 1
+        height = factors.shape[-3] // parts
+        slabs = -(-height // 32)
+        for repeat, k, cta in itertools.product(
+            range(len(factors)), range(many_k), range(call.ctas)
+        ):
             group = factors[repeat, cta] if name == "sfa" else factors[repeat]
             together = share(call.factors, many_k)
             first = call.first[name] + (repeat * (many_k // together) + k // together) * slabs
             for row, each in enumerate(group[:, k]):
                 for f, code in enumerate(each):
                     byte = k % together * call.factors + f
-                    for copy in range(4):
-                        cell = cells[cta, copy * 32 + row % 32 : copy * 32 + row % 32 + 1, first + row // 32]
-                        cell[:] = cell & ~np.uint32(255 << 8 * byte) | np.uint32(int(code) << 8 * byte)
+                    part, inside = divmod(row, height)
+                    for copy in range(4 // parts):
+                        lane = 128 // parts * part + copy * 32 + inside % 32
+                        cell = cells[cta, lane : lane + 1, first + inside // 32]
+                        cell[:] = cell & ~np.uint32(255 << 8 * byte) | np.uint32(
+                            int(code) << 8 * byte
+                        )
 
 
 def share(factors: int, repeats: int) -> int:
@@ -333,7 +353,9 @@ def multiply(
         at = columns + call.first["d"] + (m * many_n + n) * width
         old = rng.integers(-4, 5, lanes.shape)
         before[cta, lanes, at] = to_cells(old, call.d)
-        part = np.arange(call.n) // (call.n // len(left)) if len(left) > 1 else np.zeros(call.n, int)
+        part = (
+            np.arange(call.n) // (call.n // len(left)) if len(left) > 1 else np.zeros(call.n, int)
+        )
         total = np.einsum("nmk,nk->mn", left[part, m, cta], np.where(zeros[:, None], 0, right[n]))
         if keywords.get("accum"):
             total = total + old
@@ -360,9 +382,9 @@ CHUNK = 32
 
 
 @tile.jit
-def product(A, B, C, D, call: T.constexpr, plan: T.constexpr):
+def product(A, B, C, N, D, call: T.constexpr, plan: T.constexpr):
     """A and B (CTA, words) as they lie in shared memory; C and D (CTA, lane, column): all cells before and
-    after."""
+    after. N: keywords that are known at run time only."""
     T.device_entry(launch=T.cuda.LaunchConfig(grid=A.shape[0], block=128, cluster=plan.cluster))
     t, rank = T.cuda.thread_idx("x"), T.cuda.block_idx("x")
     slot = T.alloc_shared((1,), "uint32", layout="default")
@@ -375,7 +397,9 @@ def product(A, B, C, D, call: T.constexpr, plan: T.constexpr):
         b[i] = B[rank, i]
     T.ptx["fence.proxy.async.shared::cta"]()
     if T.cuda.warp_id() == 0:
-        T.ptx[f"tcgen05.alloc.{plan.pair}.sync.aligned.shared::cta.b32"](slot.ptr_to([0]), plan.columns)
+        T.ptx[f"tcgen05.alloc.{plan.pair}.sync.aligned.shared::cta.b32"](
+            slot.ptr_to([0]), plan.columns
+        )
         T.ptx[f"tcgen05.relinquish_alloc_permit.{plan.pair}.sync.aligned"]()
     if t == 0:
         T.ptx["mbarrier.init.shared::cta.b64"](done.ptr_to([0]), T.uint32(1))
@@ -402,7 +426,7 @@ def product(A, B, C, D, call: T.constexpr, plan: T.constexpr):
         operands = (tmem(base, plan.d), a_operand(base, a, call, plan), shared(b, plan.b))
         if call.scale != "":
             operands = (*operands, tmem(base, plan.sfa), tmem(base, plan.sfb))
-        issue(call, plan, operands)
+        issue(call, plan, operands, N)
         commit(done, plan.pair, call.ctas)
     T.cuda.mbarrier_wait(done.ptr_to([0]), 0)
     T.ptx["tcgen05.fence::after_thread_sync"]()
@@ -421,13 +445,20 @@ def product(A, B, C, D, call: T.constexpr, plan: T.constexpr):
 
 
 @tile.jit
-def issue(call: T.constexpr, plan: T.constexpr, operands):
+def issue(call: T.constexpr, plan: T.constexpr, operands, N):
     words = plan.keywords
+    accum, lanes, mask = words.accum, words.disable_output_lane, words.zero_column_mask
+    if words.run_time:
+        accum = N[0] != 0
+        if lanes is not None:
+            lanes = (N[1], N[2], N[3], N[4])
+        if mask is not None:
+            mask = T.uint64(N[6]) << 32 | T.uint64(N[5])
     T.cuda.tile.apply(
         T.ptx[call.opcode], *operands, instruction_shape=(call.m, call.n, call.k), a_major=call.a_major,
         b_major=call.b_major, a_format=plan.a_format, b_format=plan.b_format, neg_a=words.neg_a,
-        neg_b=words.neg_b, accum=words.accum, sat_d=words.sat_d,
-        disable_output_lane=words.disable_output_lane, zero_column_mask=words.zero_column_mask,
+        neg_b=words.neg_b, accum=accum, sat_d=words.sat_d, disable_output_lane=lanes,
+        zero_column_mask=mask,
     )  # fmt: skip
 
 
@@ -472,7 +503,7 @@ def commit(done, pair: T.constexpr, ctas: T.constexpr):
 
 KEYWORDS = {
     "neg_a": False, "neg_b": False, "accum": False, "sat_d": False, "disable_output_lane": None,
-    "zero_column_mask": None,
+    "zero_column_mask": None, "run_time": False,
 }  # fmt: skip
 
 
@@ -533,10 +564,19 @@ def run(device: str, call: Call) -> None:
     assert np.array_equal(found, expected)
 
 
+def numbers_of(call: Call) -> np.ndarray:
+    """The keywords that the kernel may read at run time."""
+    words = call.keywords
+    mask = words.get("zero_column_mask", 0)
+    lanes = words.get("disable_output_lane", (0,) * 4)[:4]
+    return np.array([words.get("accum", False), *lanes, mask & 0xFFFFFFFF, mask >> 32], np.uint32)
+
+
 def multiplied(device: str, call: Call, data: Data) -> np.ndarray:
     """All cells afterwards."""
     d = torch.zeros(data.before.shape, dtype=torch.uint32, device=device)
-    tensors = [torch.from_numpy(x).to(device) for x in (data.a, data.b, data.before)]
+    given = (data.a, data.b, data.before, numbers_of(call))
+    tensors = [torch.from_numpy(x).to(device) for x in given]
     with tile.simulation(target="sm_100a"):
         product(*tensors, d, call, plan_of(call))
     return d.cpu().numpy()
@@ -558,7 +598,14 @@ TF32 = Call("tf32", 128, 32, "tf32", "tf32")
 F8 = Call("f8f6f4", 128, 32, "float8_e4m3fn", "float8_e5m2")
 I8 = Call("i8", 128, 32, "int8", "uint8", d="int32")
 MXF8 = Call(
-    "mxf8f6f4", 128, 64, "float8_e4m3fn", "float8_e5m2", scale="float8_e8m0fnu", vector="block32", factors=1
+    "mxf8f6f4",
+    128,
+    64,
+    "float8_e4m3fn",
+    "float8_e5m2",
+    scale="float8_e8m0fnu",
+    vector="block32",
+    factors=1,
 )
 MXF4 = replace(MXF8, kind="mxf4", a="float4_e2m1fn", b="float4_e2m1fn", factors=2)
 NVF4 = replace(MXF4, kind="mxf4nvf4", vector="block16", scale="float8_e4m3fn", factors=4)
@@ -573,6 +620,10 @@ def some(call: Call, **changes: Any) -> Call:
 
 def masked(call: Call, bits: int, zeros: np.ndarray) -> Call:
     return some(call, extra=(("zero_column_mask", bits), ("zeros", tuple(zeros.tolist()))))
+
+
+def at_run_time(call: Call) -> Call:
+    return some(call, extra=(*call.extra, ("run_time", True)))
 
 
 KINDS = [
@@ -594,7 +645,8 @@ SHAPES = [
     some(I8, ctas=2, m=256, n=96), some(I8, ws=True, m=64, n=64),
     some(TF32, ctas=2, m=128), some(TF32, ws=True, m=32, n=64), some(F8, ws=True, m=64, n=64),
     some(F8, ctas=2, m=256), some(MXF8, n=24), some(MXF8, n=256),
-    some(MXF8, ctas=2, m=256), some(MXF8, ctas=2, m=128), some(MXF4, ctas=2, m=256, n=128), some(NVF4, ctas=2, m=256, n=32),
+    some(MXF8, ctas=2, m=256), some(MXF8, ctas=2, m=128), some(MXF8, ctas=2, m=128, n=32),
+    some(NVF4, ctas=2, m=128, n=128, repeats=(1, 2, 2)), some(MXF4, ctas=2, m=256, n=128), some(NVF4, ctas=2, m=256, n=32),
     some(F16, d="float16", m=64), some(F16, d="float16", ctas=2, m=128),
 ]  # fmt: skip
 MAJORS = [
@@ -650,6 +702,9 @@ KEYWORD_CASES = [
     masked(some(F16, ws=True, m=32), MASK | 2 << 16, np.concatenate(
         [(np.arange(16) + start) % 5 >= 3 for start in (0, 0, 2, 0)])),
     masked(some(I8, ws=True, n=64), 0, np.zeros(64, bool)),
+    at_run_time(some(F16, extra=(("accum", True), ("disable_output_lane", (1, 2, 0xFFFF0000, 4))))),
+    at_run_time(some(MXF8)),
+    at_run_time(masked(some(F16, ws=True), MASK, np.arange(64) % 5 >= 3)),
 ]  # fmt: skip
 CASES = [*KINDS, *SHAPES, *MAJORS, *IN_TMEM, *REPEATS, *KEYWORD_CASES]
 
@@ -685,9 +740,17 @@ def by_form(calls: list[Call]) -> list[Call]:
     """One call of each form, and one more with repeats."""
     found: dict[Any, Call] = {}
     for call in calls:
-        masks = [k for k, v in call.extra if "mask" in k or "lane" in k]
+        masks = [
+            k for k, _ in call.extra if k in ("disable_output_lane", "zero_column_mask", "run_time")
+        ]
         found.setdefault((call.opcode, call.a_space, call.repeats == (1, 1, 1), *masks), call)
     return list(found.values())
+
+
+def arguments(call: Call) -> list[torch.Tensor]:
+    data = data_of(call)
+    given = (data.a, data.b, data.before, numbers_of(call), data.before)
+    return [torch.from_numpy(x) for x in given]
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -695,9 +758,7 @@ def by_form(calls: list[Call]) -> list[Call]:
 def test_assembles(call: Call, target: str) -> None:
     if call.kind == "i8" and target != "sm_100a":
         pytest.skip("kind::i8 is not in sm_103a")
-    data = data_of(call)
-    tensors = [torch.from_numpy(x) for x in (data.a, data.b, data.before, data.before)]
-    made = product.compile(*tensors, call, plan_of(call), target=target)
+    made = product.compile(*arguments(call), call, plan_of(call), target=target)
     assert made.ptx.count(f"{call.opcode} [") == np.prod(call.repeats)
 
 
@@ -708,9 +769,13 @@ def view_of(name: str, operand: Any, space: str) -> nodes.View:
     """An operand of a plan as a whole buffer, seen as the call takes it."""
     shape = operand.tile if space == "shared" else operand.shape
     laid = layout.parse(operand.layout) if isinstance(operand.layout, str) else operand.layout
-    kind = nodes.TensorType(shape, dtypes.dtype(operand.dtype), laid, space, 1024 if space == "shared" else 4)
+    kind = nodes.TensorType(
+        shape, dtypes.dtype(operand.dtype), laid, space, 1024 if space == "shared" else 4
+    )
     view = kit.whole(nodes.Var(name, kind))
-    return view if space == "tmem" else views.permute(views.reshape(view, operand.view), operand.order)
+    return (
+        view if space == "tmem" else views.permute(views.reshape(view, operand.view), operand.order)
+    )
 
 
 def operands_of(call: Call, **changes: Any) -> dict[str, Any]:
@@ -722,16 +787,14 @@ def operands_of(call: Call, **changes: Any) -> dict[str, Any]:
 
 
 def literal(value: Any) -> nodes.Expr:
-    match value:
-        case nodes.Expr():
-            return value
-        case bool():
-            return build.const(value, dtypes.bool_)
-        case int():
-            return build.const(value, dtypes.uint64 if value >> 31 else dtypes.int32)
-        case str():
-            return nodes.Text(value)
-    return nodes.Static(value)
+    """A keyword's value as the frontend hands it on."""
+    if isinstance(value, nodes.Expr):
+        return value
+    if isinstance(value, bool):
+        return build.const(value, dtypes.bool_)
+    if isinstance(value, int):
+        return build.const(value, dtypes.uint64 if value >> 31 else dtypes.int32)
+    return nodes.Text(value) if isinstance(value, str) else nodes.Static(value)
 
 
 ONE_THREAD = kit.op("eq", kit.hw("tid"), 0)
@@ -745,13 +808,15 @@ def program(
     given = {
         "instruction_shape": (call.m, call.n, call.k), "a_major": call.a_major, "b_major": call.b_major,
         "a_format": call.a, "b_format": call.b,
-        **{k: v for k, v in call.extra if k != "zeros"}, **(keywords or {}),
+        **{k: v for k, v in call.extra if k not in ("zeros", "run_time")}, **(keywords or {}),
     }  # fmt: skip
     named = {k: literal(v) for k, v in given.items() if v is not None}
     seen = operands_of(call, **operands)
     buffers = {v.buffer.name: v.buffer for v in seen.values() if isinstance(v, nodes.View)}
     declared = [
-        nodes.DeclTmem(b, nodes.Const(0, nodes.UINT32)) for b in buffers.values() if b.type.space == "tmem"
+        nodes.DeclTmem(b, nodes.Const(0, nodes.UINT32))
+        for b in buffers.values()
+        if b.type.space == "tmem"
     ]
     body = apply(call.opcode, *seen.values(), scope=scope, **named)
     if cluster == "as the call":
@@ -759,7 +824,10 @@ def program(
         if call.ctas == 2 and guard is ONE_THREAD:
             guard = kit.op("and", guard, kit.op("eq", kit.hw("cluster_ctarank"), 0))
     return kit.kernel(
-        *declared, body if guard is None else kit.guard(guard, body), target="sm_100a", cluster=cluster
+        *declared,
+        body if guard is None else kit.guard(guard, body),
+        target="sm_100a",
+        cluster=cluster,
     )
 
 
@@ -771,7 +839,6 @@ def test_the_cases_are_legal_by_hand_too(call: Call) -> None:
 def test_order_and_predicates() -> None:
     """Batch, M, N, K; D is added to at every K but the first, or there too."""
     call = some(F16, repeats=(2, 2, 3))
-    flag = kit.var("flag", nodes.BOOL)
     found = issues(program(call, {"accum": True}))
     assert [i.repeat for i in found] == list(itertools.product(range(2), range(2), range(3)))
     for accum, first in ((True, True), (False, False), (None, False)):
@@ -781,7 +848,6 @@ def test_order_and_predicates() -> None:
     assert columns == [64 * tile_ for tile_ in range(4) for _ in range(3)]
     assert {i.form.spelling for i in found} == {call.opcode}
     assert len({i.operands[3] for i in found}) == 1
-    del flag
 
 
 def test_batches_come_first() -> None:
@@ -811,6 +877,45 @@ def test_masks_that_change_nothing_are_left_out() -> None:
     assert len(plain.operands) == 5
     (kept,) = issues(program(some(F16, extra=(("disable_output_lane", (0, 0, 0, 1)),))))
     assert [v.expr.value for v in kept.operands[4].items] == [0, 0, 0, 1]
+
+
+def counted(start: int, statement: nodes.Stmt, number: nodes.Var) -> nodes.For:
+    first, last, step = (kit.i32(v) for v in (0, start, 1))
+    return nodes.For(number, first, last, step, (statement,))
+
+
+def test_a_run_time_column() -> None:
+    """D and the scale factors of a stage that a loop chooses: whole columns are added to the address."""
+    stage = nodes.Var("stage", nodes.INT32)
+    d = tmem_view((2, 1, 128, 64), "(2,128,64):(64@TCol,1@TLane,1@TCol)", "float32", "d")
+    notation = "(4,4,32,1):({}@TCol,4@TCol,1@TLane,1@TCol) + R[4:32@TLane]"
+
+    def program_(columns: int) -> nodes.Function:
+        sfa = tmem_view((4, 1, 128, 1), notation.format(columns), MXF8.scale, "sfa")
+        part, factors = (
+            nodes.Region(v, (stage, *(kit.i32(0),) * 3), (1, *v.shape[1:])) for v in (d, sfa)
+        )
+        seen = operands_of(MXF8, d=part, sfa=factors)
+        body = apply(
+            MXF8.opcode, *seen.values(), instruction_shape=nodes.Static((128, 64, 32))
+        )  # fmt: skip
+        tensors = [v.buffer for v in (d, sfa, seen["sfb"])]
+        declared = [nodes.DeclTmem(b, nodes.Const(0, nodes.UINT32)) for b in tensors]
+        return kit.kernel(
+            *declared, kit.guard(ONE_THREAD, counted(2, body, stage)), target="sm_100a"
+        )
+
+    assert codes(program_(16)) == [], text(program_(16))
+    (found,) = issues(program_(16))
+    assert found.operands[0].base != found.operands[4].base
+    assert codes(program_(1)) == ["tcgen05_mma/scale-origin"]
+    assert "T.unroll" in text(program_(1))
+
+
+def test_the_predicate_is_the_instructions() -> None:
+    flag = kit.op("lt", kit.hw("tid"), 1)
+    found = issues(program(some(F16, repeats=(1, 1, 2)), {"pred": flag}, guard=None))
+    assert [i.pred for i in found] == [flag, flag]
 
 
 # --- refusals at the nearest illegal value
@@ -848,7 +953,9 @@ def test_shapes(call: Call, shape: tuple[int, int, int], words: str) -> None:
 
 @pytest.mark.parametrize("given", [(128, 64), (128, 64, True), 128, (128.0, 64, 16)])
 def test_a_shape_is_three_integers(given: Any) -> None:
-    refused("instruction-shape", "expected (M, N, K) in integers", keywords={"instruction_shape": given})
+    refused(
+        "instruction-shape", "expected (M, N, K) in integers", keywords={"instruction_shape": given}
+    )
 
 
 def test_the_shape_is_required() -> None:
@@ -893,8 +1000,13 @@ def test_keywords(call: Call, keywords: dict[str, Any], code: str, words: str) -
 
 def test_types() -> None:
     wrong = operands_of(some(F16, d="float32"))["d"]
-    refused("operand-type", "kind::i8 accumulates in int32", call=I8, d=operands_of(some(I8, d="float32"))["d"])
-    refused("operand-type", "float16 or float32", d=views.reinterpret(wrong, dtypes.int32))
+    refused(
+        "operand-type",
+        "kind::i8 accumulates in int32",
+        call=I8,
+        d=operands_of(some(I8, d="float32"))["d"],
+    )
+    refused("operand-type", "float16 or float32", d=reinterpret.with_dtype(wrong, dtypes.int32))
     half = operands_of(some(MXF8, scale="float8_e4m3fn"))
     refused("scale-format", "SFA is float8_e4m3fn", call=MXF8, sfa=half["sfa"], sfb=half["sfb"])
     mixed = operands_of(some(NVF4, scale="float8_e8m0fnu"))
@@ -926,7 +1038,9 @@ def tmem_view(shape: tuple[int, ...], notation: str, dtype: str, name: str = "t"
     ],
 )  # fmt: skip
 def test_images_of_d(call: Call, notation: str, code: str, words: str) -> None:
-    d = views.reshape(tmem_view((call.rows, call.n), notation, call.d, "d"), (1, 1, call.rows, call.n))
+    d = views.reshape(
+        tmem_view((call.rows, call.n), notation, call.d, "d"), (1, 1, call.rows, call.n)
+    )
     refused(code, words, call=call, d=d)
 
 
@@ -941,7 +1055,9 @@ def test_images_of_d(call: Call, notation: str, code: str, words: str) -> None:
         (some(F16, ws=True, m=32), (32, 16), "(32,16):(1@TLane,1@TCol)", "space", "expected shared memory"),
     ],
 )  # fmt: skip
-def test_images_of_a(call: Call, shape: tuple[int, ...], notation: str, code: str, words: str) -> None:
+def test_images_of_a(
+    call: Call, shape: tuple[int, ...], notation: str, code: str, words: str
+) -> None:
     a = views.reshape(tmem_view(shape, notation, "float16", "a"), (1, 1, *shape))
     refused(code, words, call=call, a=a)
 
@@ -963,6 +1079,15 @@ def test_images_of_scale_factors(call: Call, notation: str, code: str, words: st
     refused(code, words, call=call, sfa=sfa)
 
 
+def test_halves_of_sfb_lie_apart() -> None:
+    """M=128 of two CTAs does not read four copies of all of N."""
+    call, notation = some(MXF8, ctas=2), "(2,32,1):(4@TCol,1@TLane,1@TCol) + R[4:32@TLane]"
+    sfb = views.reshape(tmem_view((64, 1), notation, call.scale, "sfb"), (1, 1, 64, 1))
+    f = program(call, sfb=sfb)
+    assert codes(f) == ["tcgen05_mma/image", "tcgen05_mma/replicas"]
+    assert "expected lane 64, column 0" in text(f) and "expected R[2:32@TLane]" in text(f)
+
+
 def test_equal_copies_are_equal_however_they_are_written() -> None:
     notation = "(4,32,1):(4@TCol,1@TLane,1@TCol) + R[(2,2):(32@TLane,64@TLane)]"
     sfa = views.reshape(tmem_view((128, 1), notation, MXF8.scale, "sfa"), (1, 1, 128, 1))
@@ -970,17 +1095,27 @@ def test_equal_copies_are_equal_however_they_are_written() -> None:
 
 
 def test_shared_operands() -> None:
-    rows = view_of("a", Case(tile=(128, 16), view=(1, 128, 1, 16), order=(0, 2, 1, 3), dtype="float16",
-                             layout="(128,16):(17,1)"), "shared")  # fmt: skip
-    refused("alignment", "16-byte", a=rows)
+    wide = view_of("a", Case(tile=(128, 32), view=(1, 128, 1, 32), order=(0, 2, 1, 3), dtype="float16",
+                             layout="(128,32):(32,1)"), "shared")  # fmt: skip
+    inside = kit.region(wide, (0, 0, 0, 4), (1, 1, 128, 16))
+    refused("alignment", "8 bytes above a multiple of 16", a=inside)
     spread = view_of("a", Case(tile=(128, 16), view=(1, 128, 1, 16), order=(0, 2, 1, 3), dtype="float16",
                                layout="(128,16):(24,1)"), "shared")  # fmt: skip
-    refused("descriptor", "no matrix descriptor walks this K-major A", "tcgen05_shared_layout", a=spread)
-    refused("descriptor", "128-byte swizzle of 32-byte atoms", call=TF32, keywords={"a_major": "mn"},
-            a=views.permute(operands_of(some(TF32, m=64, repeats=(1, 1, 1)))["a"], (0, 1, 2, 3))
-            if False else operands_of(TF32)["a"])  # fmt: skip
-    refused("space", "is in tmem memory, expected shared", b=operands_of(some(F16, a_space="tmem"))["a"])
-    refused("repeat-axes", "expected M_repeat and K_repeat", a=views.reshape(operands_of(F16)["a"], (128, 16)))
+    refused(
+        "descriptor", "no matrix descriptor walks this K-major A", "tcgen05_shared_layout", a=spread
+    )
+    refused(
+        "descriptor", "128-byte swizzle of 32-byte atoms", call=TF32, keywords={"a_major": "mn"},
+        a=operands_of(TF32)["a"],
+    )  # fmt: skip
+    refused(
+        "space", "is in tmem memory, expected shared", b=operands_of(some(F16, a_space="tmem"))["a"]
+    )
+    refused(
+        "repeat-axes",
+        "expected M_repeat and K_repeat",
+        a=views.reshape(operands_of(F16)["a"], (128, 16)),
+    )
     refused("repeats", "N_repeat", d=operands_of(some(F16, repeats=(1, 2, 1)))["d"])
 
 
@@ -995,8 +1130,8 @@ def test_what_overlaps() -> None:
     close = tmem_view((1, 2, 128, 64), "(2,128,64):(32@TCol,1@TLane,1@TCol)", "float32", "d")
     refused("overlap", "64 columns wide, and two begin 32 columns apart", call=call, d=close)
     both = tmem_view((128, 64), "(128,64):(1@TLane,1@TCol)", "float32", "d")
-    a = views.reinterpret(both, dtypes.float16)
-    part = nodes.Region(views.reshape(a, (1, 1, 128, 128)), (kit.i32(0),) * 3 + (kit.i32(32),), (1, 1, 128, 16))
+    a = reinterpret.with_dtype(both, dtypes.float16)
+    part = kit.region(views.reshape(a, (1, 1, 128, 128)), (0, 0, 0, 32), (1, 1, 128, 16))
     refused("source-overlap", "A shares columns with D", call=some(F16, a_space="tmem"), a=part,
             d=views.reshape(both, (1, 1, 128, 64)))  # fmt: skip
 
@@ -1012,7 +1147,91 @@ def test_one_thread_issues() -> None:
 
 @pytest.mark.parametrize("target", ["sm_90a", "sm_120a"])
 def test_other_targets_have_none(target: str) -> None:
-    data = data_of(F16)
-    tensors = [torch.from_numpy(x) for x in (data.a, data.b, data.before, data.before)]
     with pytest.raises(TargetError, match="needs sm_100f"):
-        product.check(*tensors, F16, plan_of(F16), target=target)
+        product.check(*arguments(F16), F16, plan_of(F16), target=target)
+
+
+# --- what the hardware refuses, of raw instructions
+
+
+@tile.jit
+def raw_product(N, opcode: T.constexpr, form: T.constexpr):
+    """One instruction from its numbers: added to D's and A's addresses, the instruction descriptor, matrix
+    descriptors and the mask."""
+    T.device_entry(launch=T.cuda.LaunchConfig(grid=1, block=128))
+    slot = T.alloc_shared((1,), "uint32", layout="default")
+    done = T.alloc_shared((1,), "uint64", layout="default")
+    tiles = T.alloc_shared((4096,), "uint32", layout="default", align=1024)
+    for i in range(T.cuda.thread_idx("x"), 4096, 128):
+        tiles[i] = T.uint32(0)
+    T.ptx["fence.proxy.async.shared::cta"]()
+    if T.cuda.warp_id() == 0:
+        T.ptx["tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32"](slot.ptr_to([0]), 512)
+    if T.cuda.thread_idx("x") == 0:
+        T.ptx["mbarrier.init.shared::cta.b64"](done.ptr_to([0]), T.uint32(1))
+    T.ptx["tcgen05.fence::before_thread_sync"]()
+    T.cuda.cta_sync()
+    T.ptx["tcgen05.fence::after_thread_sync"]()
+    if T.cuda.thread_idx("x") == 0:
+        d, idesc = slot[0] + T.uint32(N[0]), T.uint32(N[1])
+        start = T.cast(tiles.ptr_to([0]), "uint32") >> 4
+        b = T.uint64(start) | T.uint64(N[2])
+        if form == "shared":
+            T.ptx[opcode](d, T.uint64(start) | T.uint64(N[3]), b, idesc, False)
+        elif form == "mask":
+            T.ptx[opcode](d, T.uint64(start) | T.uint64(N[3]), b, idesc, False, T.uint64(N[4]))
+        T.ptx["tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64"](
+            done.ptr_to([0])
+        )
+    T.cuda.mbarrier_wait(done.ptr_to([0]), 0)
+    T.ptx["tcgen05.fence::before_thread_sync"]()
+    T.cuda.cta_sync()
+    if T.cuda.warp_id() == 0:
+        T.ptx["tcgen05.dealloc.cta_group::1.sync.aligned.b32"](slot[0], 512)
+
+
+PLAIN = 1 << 46 | 16 << 32 | 1 << 16
+"""A matrix descriptor without a swizzle: eight rows are 128 bytes, and 256 further on are eight more."""
+SAYS = 1 << 4 | 64 >> 3 << 17 | 128 >> 4 << 24
+"""f16, accumulated in f32, M=128, N=64."""
+
+
+def numbers(
+    d: int = 0, idesc: int = SAYS, b: int = PLAIN, a: int = PLAIN, mask: int = 0
+) -> torch.Tensor:
+    return torch.from_numpy(np.array([d, idesc, b, a, mask], np.uint64).view(np.int64))
+
+
+WS_OPCODE = some(F16, ws=True).opcode
+
+
+@pytest.mark.parametrize(
+    ("opcode", "form", "given", "code", "words"),
+    [
+        (F16.opcode, "shared", {"idesc": SAYS | 1 << 2}, "sim/instruction-descriptor", "says nothing"),
+        (F16.opcode, "shared", {"idesc": SAYS ^ 24 << 24}, "sim/instruction-descriptor", "says M=256"),
+        (F16.opcode, "shared", {"idesc": SAYS ^ 8 << 17}, "sim/instruction-descriptor", "N=0"),
+        (F16.opcode, "shared", {"d": 16 << 16}, "sim/tmem-lane", "begins in lane 16, expected 0"),
+        (TF32.opcode, "shared", {"idesc": SAYS | 2 << 7 | 2 << 10 | 1 << 15}, "sim/matrix-descriptor",
+         "a is tf32 along mn, which a matrix descriptor with no swizzle does not walk"),
+        (F16.opcode, "shared", {"a": PLAIN | 1 << 61, "idesc": SAYS | 1 << 15}, "sim/matrix-descriptor",
+         "128-byte swizzle of 32-byte atoms"),
+        (WS_OPCODE, "mask", {"mask": 1 << 37}, "sim/zero-column-mask", "reserved bits"),
+        (WS_OPCODE, "mask", {"mask": 1 << 56}, "sim/zero-column-mask", "allows, by 0"),
+        (F16.opcode.replace("f16", "i8"), "shared", {"idesc": SAYS + (1 << 4) | 1 << 13},
+         "sim/instruction-descriptor", "negates A"),
+    ],
+)  # fmt: skip
+def test_faults_of_raw_instructions(
+    opcode: str, form: str, given: dict[str, int], code: str, words: str
+) -> None:
+    with tile.simulation(target="sm_100a"), pytest.raises(SimulationFault) as caught:
+        raw_product(numbers(**given), opcode, form)
+    assert code in caught.value.codes, str(caught.value)
+    assert words in str(caught.value), str(caught.value)
+
+
+def test_the_raw_instruction_is_right_otherwise() -> None:
+    with tile.simulation(target="sm_100a"):
+        raw_product(numbers(), F16.opcode, "shared")
+        raw_product(numbers(mask=MASK), WS_OPCODE, "mask")

@@ -161,7 +161,7 @@ def test_packed_a_of_four_bits() -> None:
     ("operand", "m", "group", "rows"),
     [
         ("SFA", 128, 1, 128), ("SFA", 256, 2, 128), ("SFA", 128, 2, 64),
-        ("SFB", 128, 1, 8), ("SFB", 128, 1, 32), ("SFB", 256, 2, 96), ("SFB", 128, 2, 256),
+        ("SFB", 128, 1, 8), ("SFB", 128, 1, 32), ("SFB", 256, 2, 96),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("factors", [1, 2, 4])
@@ -175,6 +175,20 @@ def test_scale_factors(operand: Any, m: int, group: int, rows: int, factors: int
     assert (lanes == r % 32).all()
     assert (columns == 4 * (r // 32) + f).all()
     assert layout.replica == (Iter(4, 32, "TLane"),)
+    assert find_collision(layout, (rows, factors)) is None
+
+
+@pytest.mark.parametrize("rows", [16, 32, 48, 64, 128, 256])
+@pytest.mark.parametrize("factors", [1, 2, 4])
+def test_halves_of_scale_factors(rows: int, factors: int) -> None:
+    """M=128 of two CTAs: the halves of SFB's rows in slabs 0 and 1, and in 2 and 3."""
+    layout = T.cuda.tmem_mma_operand_layout("SFB", (rows, factors), "uint8", M=128, cta_group=2)
+    lanes, columns = cells(layout, (rows, factors))
+    r, f = np.ogrid[:rows, :factors]
+    inside = r % (rows // 2)
+    assert (lanes == 64 * (r // (rows // 2)) + inside % 32).all()
+    assert (columns == 4 * (inside // 32) + f).all()
+    assert layout.replica == (Iter(2, 32, "TLane"),)
     assert find_collision(layout, (rows, factors)) is None
 
 
@@ -304,6 +318,8 @@ D, A, SFA, SFB = (
         (lambda: SFA((64, 1), "uint8"), "a row for every row of A in a CTA, 128, got 64"),
         (lambda: SFB((64, 3), "uint8"), "1, 2 or 4 factors in a row .* got 3"),
         (lambda: SFB((40, 1), "uint8"), "lay out 64 rows and use the first 40"),
+        (lambda: SFB((80, 1), "uint8", g=2), "halves of 40, .* expected up to 64 rows or a multiple"),
+        (lambda: SFB((33, 1), "uint8", g=2), "a half of its rows for each half of D's columns, got 33"),
         (lambda: SFB((64, 1), "float16"), "SFB has elements of 8 bits, got float16"),
         (lambda: T.cuda.tcgen05_shared_layout((8, 64), "float16", major="m"), "major is 'k' or 'mn', got 'm'"),
         (lambda: T.cuda.tcgen05_shared_layout((8, 64), "float64"), "4, 8, 16 or 32 bits, got float64 with 64"),
@@ -312,6 +328,9 @@ D, A, SFA, SFB = (
         (lambda: T.cuda.tcgen05_shared_layout((8, 32), "float32", 64, major="mn"), "within 128 bytes, 32 bytes at a time, got 64"),
         (lambda: T.cuda.tcgen05_shared_layout((8, 16), "float32", major="mn"), "64 bytes, expected a multiple of 128"),
         (lambda: T.cuda.tcgen05_shared_layout((12, 64), "float16"), "12 rows, expected a multiple of 8"),
+        (lambda: T.cuda.tcgen05_shared_layout(None, "float16"), "extents of a shared tile are positive integers, got None"),
+        (lambda: T.cuda.tcgen05_ld_layout("16x64b", 4, 2.5), "repeats are positive integers, got 2.5"),
+        (lambda: D(64), r"the atom \(m, N\), got \(64,\)"),
     ],
 )  # fmt: skip
 def test_refused(make: Callable[[], Layout], message: str) -> None:
@@ -351,3 +370,16 @@ def test_a_kernel_says_why() -> None:
         SyntaxUnsupported, match="D of M=64 without .ws has 64 rows in a CTA, got 128"
     ):
         accumulator.check(torch.zeros(1), 128, target="sm_100a")
+
+
+@tile.jit
+def laid_out_by_a_run_time_number(n: T.int32):
+    T.device_entry(launch=T.cuda.LaunchConfig(grid=1, block=32))
+    T.alloc_local((4,), "uint32", layout=T.cuda.tcgen05_ld_layout("32x32b", num=n))
+
+
+def test_numbers_of_layouts_are_known_when_compiling() -> None:
+    with pytest.raises(
+        SyntaxUnsupported, match="tcgen05_ld_layout computes a layout .* given a run-time int32"
+    ):
+        laid_out_by_a_run_time_number.check(4, target="sm_100a")

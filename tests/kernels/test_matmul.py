@@ -17,6 +17,7 @@ from tilejit import simulation
 from tilejit.kernels import matmul as tma
 from tilejit.kernels.devices import device_of
 from tilejit.kernels.matmul import TmaPlan, matmul, plan_matmul
+from tilejit.kernels.matmul_tcgen05 import TcgenPlan
 from tilejit.kernels.operands import Facts
 from tilejit.lib import activations
 
@@ -155,7 +156,7 @@ def test_where_copies_pay(size: tuple[int, int, int], pays: bool) -> None:
         Facts(shape, (shape[1], 1), torch.bfloat16, torch.device("cpu"), 0)
         for shape in ((m, k), (n, k))
     )
-    call = tma._prepared(a, b._replace(shape=(k, n), strides=(1, k)), None, None)
+    call = tma._prepared(a, b._replace(shape=(k, n), strides=(1, k)), None, None, None)
     assert (call is not None) == pays
     if call is not None:
         assert [rows.pitch_elems is None for rows in (call.a, call.b, call.c)] == [
@@ -163,19 +164,26 @@ def test_where_copies_pay(size: tuple[int, int, int], pays: bool) -> None:
         ]  # fmt: skip
 
 
-def test_a_gpu_without_wgmma_is_left_to_mma(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_gpu_decides_which_kernel_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     class Properties:
         major, minor, multi_processor_count = 9, 0, 132
+        shared_memory_per_block_optin = 227 * 1024
 
     def prepared(index: int) -> tma._Call | None:
         device = torch.device("cuda", index)
         a, b = (Facts((m, 64), (64, 1), torch.float16, device, 0) for m in (32, 64))
-        return tma._prepared(a, b, None, None)
+        return tma._prepared(a, b, None, None, None)
 
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: Properties)
-    assert prepared(61) is not None
+    def plan_on(index: int) -> object:
+        call = prepared(index)
+        return None if call is None else type(call.plan)
+
+    assert plan_on(61) is TmaPlan
     Properties.major = 10
-    assert prepared(62) is None
+    assert plan_on(62) is TcgenPlan
+    Properties.major = 12
+    assert plan_on(63) is None
 
 
 def test_parts_of_larger_matrices(device: str) -> None:

@@ -318,6 +318,9 @@ def test_a_gpu_without_wgmma_is_refused() -> None:
     with simulation(target="sm_100a"):
         with pytest.raises(ValueError, match="cpu has compute capability 10.0, expected 9.0"):
             matmul_fp8(ones, ones.t(), scales, scales.t())
+    with simulation(target="sm_90"):
+        with pytest.raises(ValueError, match="9.0 without what sm_90a adds to sm_90, expected 9.0"):
+            matmul_fp8(ones, ones.t(), scales, scales.t())
     assert matmul_fp8(ones, ones.t(), scales, scales.t()).eq(16).all()
 
 

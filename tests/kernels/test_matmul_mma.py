@@ -206,7 +206,7 @@ def test_tiles_are_chosen_from_a_few_for_any_number_of_rows() -> None:
     plans = set()
     for m in range(1, 9000, 7):
         a = torch.empty(m, 64, dtype=torch.float16)
-        call = matmul_mma._prepared(facts_of("a", a), b_facts, None, None)
+        call = matmul_mma._prepared(facts_of("a", a), b_facts, None, None, "sm_90a")
         assert call is not None
         plans.add(call.plan)
     assert len(plans) <= 2 * len(matmul_mma._SHAPES)

@@ -11,6 +11,7 @@ import torch
 
 from tests.kernels.test_matmul_mma import ACTIVATIONS, MAJORS, assert_near, operands, random_matrix
 from tests.lib.blackwell import TARGETS, blackwell
+from tilejit import simulation
 from tilejit.kernels import matmul as public
 from tilejit.kernels import matmul_tcgen05 as module
 from tilejit.kernels.matmul_tcgen05 import TcgenPlan, matmul_tcgen05, plan_matmul
@@ -118,6 +119,13 @@ def test_the_device_chooses() -> None:
         between[0],
         between[1] + 1,
     )
+
+
+@pytest.mark.parametrize("target", ["sm_90", "sm_100", "sm_103", "sm_110"])
+def test_a_target_without_a_generations_own_instructions_is_left_to_mma(target: str) -> None:
+    a = torch.ones(128, 64, dtype=torch.float16)
+    with simulation(target=target):
+        assert public.matmul(a, a.t()).eq(64).all()
 
 
 # --- plans

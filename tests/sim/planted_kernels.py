@@ -19,13 +19,15 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Subject:
-    """``inputs``: shape and dtype; the output comes behind them, ``scalars`` last."""
+    """``inputs``: shape and dtype; the output comes behind them, ``scalars`` last. ``target``: None is the
+    simulator's usual one."""
 
     text: str
     inputs: tuple[tuple[tuple[int, ...], torch.dtype], ...]
     output: tuple[int, ...]
     oracle: Callable[..., Array]
     scalars: tuple[int, ...] = ()
+    target: str | None = None
 
     def tensors(self) -> list[torch.Tensor]:
         generator = torch.Generator().manual_seed(7)

@@ -66,9 +66,7 @@ def mma(issue: Issue, machine: Machine) -> None:
                 given.append(SharedBlocks(a, r, START_BYTES + 16 * (first + np.arange(count))))
 
         def run(found: list[Any], adds: bool = adds, n: int = len(ranks)) -> list[np.ndarray]:
-            sums = [
-                x if x.ndim == 1 else x.view(np.uint32).sum(dtype=np.uint32) for x in found[:n]
-            ]
+            sums = [x if x.ndim == 1 else x.view(np.uint32).sum(dtype=np.uint32) for x in found[:n]]
             before = found[n:] if adds else [np.zeros(128 * columns, np.uint32)] * n
             return [(b + s).astype(np.uint32) for b, s in zip(before, sums)]
 
@@ -249,7 +247,10 @@ def test_a_load_before_the_store_is_waited_for() -> None:
 def test_a_store_over_another_that_is_not_waited_for() -> None:
     one = the_race(FILL + 'apply(st, cells[:, :, 8:24], words, scope="cta")\nwait_st()')
     assert "has not waited for its stores" in one.message
-    again = "for j in T.unroll(2):\n    " + 'apply(st, cells[:, :, 0:16], words, scope="cta")\nwait_st()'
+    again = (
+        "for j in T.unroll(2):\n    "
+        + 'apply(st, cells[:, :, 0:16], words, scope="cta")\nwait_st()'
+    )
     assert the_race(FILL + "wait_st()\n" + again).code == "sim/tmem-race"
 
 
@@ -268,7 +269,10 @@ def test_registers_before_the_load_is_waited_for() -> None:
     one = found(body)[0]
     assert "register 0 of `r` is read while a tcgen05.ld" in one.message
     assert "tcgen05.wait::ld" in notes(one)["help"]
-    written = FILL + 'wait_st()\napply(ld, words, cells[:, :, 0:16], scope="cta")\nr[3] = T.uint32(0)\nwait_ld()'
+    written = (
+        FILL
+        + 'wait_st()\napply(ld, words, cells[:, :, 0:16], scope="cta")\nr[3] = T.uint32(0)\nwait_ld()'
+    )
     assert "register 3 of `r` is written" in found(written)[0].message
 
 
@@ -439,7 +443,10 @@ if warp == 1:
 
 
 def test_an_allocation_waits_for_room() -> None:
-    lone = WAITING.replace("    arrive(SINK, bar.ptr_to([0]))", "    if lane == 0:\n        arrive(SINK, bar.ptr_to([0]))")
+    lone = WAITING.replace(
+        "    arrive(SINK, bar.ptr_to([0]))",
+        "    if lane == 0:\n        arrive(SINK, bar.ptr_to([0]))",
+    )
     clean(lone.format(rest="pass", then="pass"), declared=False)
     stuck = lone.format(
         rest="wait(bar.ptr_to([1]), 0)",
@@ -560,7 +567,10 @@ def test_a_copy_behind_an_operation_that_reads_its_target() -> None:
 
 
 def test_shared_memory_without_a_proxy_fence() -> None:
-    body = "s[0, 0] = T.uint32(0)\nT.cuda.cta_sync()\n".replace("s[0", "if t == 0:\n    s[0") + operation()
+    body = (
+        "s[0, 0] = T.uint32(0)\nT.cuda.cta_sync()\n".replace("s[0", "if t == 0:\n    s[0")
+        + operation()
+    )
     assert of_every_seed(body) == ["sim/proxy-fence"]
     clean(body.replace("T.uint32(0)\n", "T.uint32(0)\n    proxy()\n"))
 
@@ -570,7 +580,11 @@ def test_shared_memory_that_is_overwritten_too_early() -> None:
     early = body.replace("wait(bar", "if t == 64:\n    s[1, 1] = T.uint32(7)\nwait(bar")
     k = program(early)
     for seed in SEEDS:
-        assert set(codes(k, *tensors(), seed=seed)) <= {"sim/race", "sim/in-flight", "sim/proxy-fence"}
+        assert set(codes(k, *tensors(), seed=seed)) <= {
+            "sim/race",
+            "sim/in-flight",
+            "sim/proxy-fence",
+        }
         assert codes(k, *tensors(), seed=seed)
     synced = early.replace("if t == 64", "T.cuda.cta_sync()\nif t == 64")
     assert of_every_seed(synced) == ["sim/in-flight"]
@@ -580,7 +594,9 @@ def test_shared_memory_that_is_overwritten_too_early() -> None:
 
 def test_operations_run_at_any_time() -> None:
     """Shared memory changes while the operation is in flight."""
-    body = operation().replace("wait(bar", "T.cuda.cta_sync()\nif t == 64:\n    s[1, 1] = T.uint32(105)\nwait(bar")
+    body = operation().replace(
+        "wait(bar", "T.cuda.cta_sync()\nif t == 64:\n    s[1, 1] = T.uint32(105)\nwait(bar"
+    )
     k = program(body)
     seen = set()
     for seed in range(24):
@@ -690,8 +706,67 @@ if rank == 0:
 T.cuda.cluster_sync()
 """
     assert of_every_seed(body, cluster=2, ctas=2, declared=False) == ["sim/deadlock"]
-    told = [text for label, text in found(body, cluster=2, ctas=2, declared=False)[0].notes if label == "waits"]
+    told = [
+        text
+        for label, text in found(body, cluster=2, ctas=2, declared=False)[0].notes
+        if label == "waits"
+    ]
     assert any("no warp of CTA (1, 0, 0), the pair's other CTA" in text for text in told)
+
+
+def test_a_pair_frees_and_allocates_again() -> None:
+    body = """
+for i in range(3):
+    if warp == 0:
+        alloc(slot.ptr_to([0]), 512)
+        dealloc(slot[0], 512)
+T.cuda.cluster_sync()
+"""
+    clean(body, cluster=2, ctas=2, declared=False)
+
+
+TOLD = """
+if rank == 0:
+    if t == 0:
+        mma(at, T.uint64(0), T.uint64(2), T.uint32(16), False)
+        multicast(bar.ptr_to([0]), T.uint16(3))
+    wait(bar.ptr_to([0]), 0)
+T.cuda.cta_sync()
+if warp == 0:
+    dealloc(at, 64)
+"""
+
+
+def test_a_cta_outlives_the_commits_that_arrive_there() -> None:
+    body = TOLD + "if rank == 1:\n    wait(bar.ptr_to([0]), 0)"
+    clean(body, cluster=2, freed=False)
+    clean(TOLD + "T.cuda.cluster_sync()", cluster=2, freed=False)
+    k = program(TOLD, cluster=2, freed=False)
+    for seed in SEEDS:
+        got = codes(k, *tensors(), seed=seed)
+        assert got and set(got) <= {"sim/in-flight", "sim/cluster-exited"}
+
+
+def test_a_commit_to_a_cta_that_is_not_there() -> None:
+    body = operation(commit="multicast(bar.ptr_to([0]), T.uint16(5))")
+    assert of_every_seed(body)[0] == "sim/cta-mask"
+
+
+def test_rows_are_shifted() -> None:
+    shift = 'T.ptx["tcgen05.shift.cta_group::1.down"]({})'
+    body = FILL + "wait_st()\nbefore()\nT.cuda.cta_sync()\n"
+    body += operation("after()\n" + shift.format("at + 32 * 65536"))
+    for y in clean(body):
+        wanted = np.arange(128 * 16).reshape(128, 16)
+        wanted[33:64, :8] = wanted[32:63, :8].copy()
+        assert (y[:128] == wanted).all()
+    assert of_every_seed(body.replace("32 * 65536", "16 * 65536")) == ["sim/tmem-alignment"]
+
+
+def test_a_commit_covers_all_operations_before_it() -> None:
+    work = WORK + "\ncommit(bar.ptr_to([1]))\n" + "cp(at + 32, T.uint64(0))"
+    for y in clean(operation(work)):
+        assert (y[:128] == 28).all()
 
 
 def test_without_hazards_the_results_are_the_same() -> None:

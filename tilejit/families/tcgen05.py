@@ -119,4 +119,4 @@ def _shifted(
     )  # fmt: skip
 
 
-FAMILY = raw_family("tcgen05", "docs/contract/raw.md", execute, "yes")
+FAMILY = raw_family("tcgen05", "docs/contract/tcgen05.md", execute, "yes")

@@ -209,11 +209,10 @@ def _lane_words(call: TileCall) -> tuple[Any, ...] | None:
 
 
 def _is_word(word: Any) -> bool:
-    if isinstance(word, nodes.Expr):
-        return isinstance(word.type, nodes.ScalarType) and (
-            word.type.dtype.is_integer and word.type.dtype.bits == 32
-        )
-    return isinstance(word, int) and not isinstance(word, bool) and 0 <= word < 1 << 32
+    known = _known_integer(word)
+    if known is not None:
+        return 0 <= known < 1 << 32
+    return _is_integer(word) and word.type.dtype.bits == 32
 
 
 def _check_mask(call: TileCall, opcode: Opcode, report: Report) -> None:
@@ -314,13 +313,14 @@ def _check_first_lanes(call: TileCall, a: Walk, d: Walk, report: Report) -> bool
 
 
 def _check_factors(call: TileCall, what: Product, position: int, report: Report) -> Walk | None:
-    rows = what.path.rows if position == 3 else what.n
-    lanes, columns = factor_cells(rows)
+    rows, parts = (what.path.rows, 1) if position == 3 else (what.n, what.path.parts)
+    lanes, columns = factor_cells(rows, parts)
+    if parts > 1:
+        lanes = lanes + np.repeat(what.path.part_lanes, rows // parts)
     starts = columns[:, None] * CELL_BITS + np.arange(what.factors) * FACTOR_BITS
     lanes, starts = np.broadcast_arrays(lanes[:, None], starts)
-    image = Image(
-        (rows, what.factors), lanes, starts, copies=((SLABS, SLAB_LANES),), whole=False
-    )
+    copies = ((SLABS // parts, SLAB_LANES),)
+    image = Image((rows, what.factors), lanes, starts, copies=copies, whole=False)
     laid = _check_image(call, position, image, _factor_recipe(what, position), report)
     return laid if laid is not None and _check_first_bytes(call, what, laid, report) else None
 
@@ -731,7 +731,9 @@ class _Issued:
             ("A", says.a, says.transpose_a, says.negate_a),
             ("B", says.b, says.transpose_b, says.negate_b),
         ):
-            if (negated and not opcode.kind.negates) or (turned and not opcode.kind.mn_major(format_)):
+            if (negated and not opcode.kind.negates) or (
+                turned and not opcode.kind.mn_major(format_)
+            ):
                 raise _Fault(
                     code,
                     f"the instruction descriptor {bits:#x} turns or negates {name}, {format_.name}",
@@ -768,16 +770,36 @@ class _Issued:
 
         written, cells = self._accumulator(work, number, cta)
         a = self._in_tmem(work, cta) if isinstance(self.named["a"], Memory) else None
+        factors = {
+            name: self._factors(work, name, cta) for name in ("sfa", "sfb") if name in self.named
+        }
+        for name, source in factors.items():
+            self._apart(name, source, cells)
+        if a is not None:
+            self._apart("a", a, cells)
         return _Part(
             add(a or self._in_shared(work, "a", cta)),
             add(self._in_shared(work, "b", cta)),
             add(cells) if self.given["enable_input_d"][0] else None,
-            tuple(
-                add(self._factors(work, name, cta)) for name in ("sfa", "sfb") if name in self.named
-            ),
+            tuple(add(source) for source in factors.values()),
             written,
             cells,
         )
+
+    def _apart(self, name: str, source: TensorCells, written: TensorCells) -> None:
+        """What is read lies in no cell of D: nothing says when an instruction writes which of them."""
+        least, last = written.columns.min(), written.columns.max()
+        if not ((source.columns >= least) & (source.columns <= last)).any():
+            return  # as usual, and quickly seen
+        read, sums = (c.lanes << 16 | c.columns for c in (source, written))
+        shared = np.intersect1d(read, sums)
+        if shared.size:
+            lane, column = divmod(int(shared[0]), 1 << 16)
+            raise _Fault(
+                "sim/tmem-overlap", f"{name} of {self.form.spelling} lies in {shared.size} cells that the "
+                f"instruction writes D to while it reads them, lane {lane}, column {column} the first; expected "
+                "cells of its own"
+            )  # fmt: skip
 
     def _address(self, name: str) -> tuple[int, int]:
         address = self.given[name][0]
@@ -837,9 +859,9 @@ class _Issued:
                 "contract leaves out"
             )
         assert fields is not None
-        if fields.mode not in descriptor.modes_of(format_.stored.bits, major) and (
-            fields.mode != descriptor.WIDE_ATOMS or major == "mn"
-        ):
+        if major == "k" and fields.mode == descriptor.WIDE_ATOMS:
+            self.machine.unsimulated(f"K-major {name} with {descriptor.mode_text(fields.mode)}")
+        if fields.mode not in descriptor.modes_of(format_.stored.bits, major):
             raise _Fault(
                 "sim/matrix-descriptor", f"{name} is {format_.name} along {major}, which a matrix descriptor "
                 f"with {descriptor.mode_text(fields.mode)} does not walk"
@@ -848,19 +870,20 @@ class _Issued:
         return SharedBlocks(self.named[name], cta, at.reshape(-1))
 
     def _factors(self, work: _Work, name: str, cta: int) -> TensorCells:
-        """Scale factors of every row in every slab: (slabs, rows)."""
+        """Scale factors of every row in every slab: (slabs, rows). Where D's columns are in parts, a slab has
+        those of its part, and what stands for the others is not looked at."""
         self._begins(name, (0,))
-        rows, byte = (
-            (work.path.rows, work.says.sfa_byte)
+        rows, parts, byte = (
+            (work.path.rows, 1, work.says.sfa_byte)
             if name == "sfa"
-            else (work.says.n, work.says.sfb_byte)
+            else (work.says.n, work.path.parts, work.says.sfb_byte)
         )
         if byte % work.factors:
             raise _Fault(
                 "sim/instruction-descriptor", f"{name} of {self.form.spelling} starts in byte {byte} of a column: "
                 f"{work.factors} factors are aligned to their number"
             )  # fmt: skip
-        lanes, columns = factor_cells(rows)
+        lanes, columns = factor_cells(rows, parts)
         lanes, columns = np.broadcast_arrays(
             lanes + SLAB_LANES * np.arange(SLABS)[:, None], columns
         )
@@ -965,5 +988,5 @@ class _Work:
 
 FAMILY = Family(
     name="tcgen05_mma", params=PARAMS, check=check, bind=bind, execute=execute,
-    simulated="all but .ashift, a scaled old D, K=96 and shifted columns", contract=CONTRACT,
+    simulated="all but .ashift, a scaled old D, K=96, shifted columns and K-major 32-byte atoms", contract=CONTRACT,
 )  # fmt: skip

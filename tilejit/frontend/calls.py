@@ -163,6 +163,12 @@ def _harmless_class(kind: type) -> bool:
     return kind in IMMUTABLE_METHODS or kind.__module__.startswith("tilejit.")
 
 
+def _computes_a_layout(function: Any) -> bool:
+    """Is it one of ``T``'s helpers for layouts?"""
+    module, name = getattr(function, "__module__", None), getattr(function, "__name__", "")
+    return str(module).startswith("tilejit.language.") and name.endswith("_layout")
+
+
 def _python(
     lw: Lowering, function: Any, args: list[Any], kwargs: dict[str, Any], node: ast.Call
 ) -> Any:
@@ -174,6 +180,10 @@ def _python(
         if not isinstance(receiver, IMMUTABLE_METHODS) and not isinstance(receiver, type):
             lw.refuse("call", f"the method {function.__name__!r} of {describe(receiver)}",
                       help="objects in kernels are constants")  # fmt: skip
+    if runtime and _computes_a_layout(function):
+        given = next(v for v in (*args, *kwargs.values()) if any_runtime(v))
+        lw.refuse("static", f"{function.__name__} computes a layout when compiling, and is given {describe(given)}",
+                  node, help="a layout's extents and strides are compile-time integers")  # fmt: skip
     if runtime or kernel_within((function, args, kwargs)):
         return _inline_python(lw, function, args, kwargs, node)
     static = [_plain(a) for a in args]

@@ -166,7 +166,8 @@ def contribution(
         value = build.as_int(component)
         if value is None and i.axis == "TLane":
             raise LayoutError(
-                f"{where} runs over TLane, and lanes are fixed when compiling: T.cuda.decl_tmem(T.cuda."
+                f"{where} runs over TLane, and lanes are fixed when compiling: a tile instruction takes its "
+                "warp's own as a region that keeps the axis, D[warp, …], without .sub; T.cuda.decl_tmem(T.cuda."
                 "get_tmem_addr(address, row, 0), …) declares a tensor at a lane that the run tells"
             )
         if value is None:

@@ -13,19 +13,25 @@ from tilejit import target_of
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A GPU's multiprocessors, its compute capability times ten, and the shared memory of an SM."""
+    """A GPU's multiprocessors, its compute capability times ten, the shared memory of an SM, and whether code
+    for it may use what other generations lack, as for sm_100a, or only what they have, too, as for sm_100."""
 
     sms: int = 132
     sm: int = 90
     shared_bytes_per_sm: int = 228 * 1024
+    specific: bool = True
+
+    def __str__(self) -> str:
+        plain = f" without what sm_{self.sm}a adds to sm_{self.sm}"
+        return f"compute capability {self.sm / 10}{'' if self.specific else plain}"
 
     @property
     def has_wgmma(self) -> bool:
-        return self.sm == 90
+        return self.specific and self.sm == 90
 
     @property
     def has_tcgen05(self) -> bool:
-        return self.sm in (100, 103, 110)
+        return self.specific and self.sm in (100, 103, 110)
 
     @property
     def has_big_clusters(self) -> bool:
@@ -45,7 +51,9 @@ def device_of(device) -> Device:
     if device.type == "cuda":
         return _gpu(device.index)
     target = target_of(device)
-    return Device(_SMS.get(target.sm, 132), target.sm, target.limits.smem_per_sm_bytes)
+    return Device(
+        _SMS.get(target.sm, 132), target.sm, target.limits.smem_per_sm_bytes, target.suffix != ""
+    )
 
 
 def simulated(device) -> str | None:

@@ -21,7 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import gcd
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tilejit import T, jit
 from tilejit.kernels import devices, operands, products
@@ -35,8 +35,6 @@ K_STEP = 32
 """Of one wgmma of 8-bit elements."""
 PANEL_BYTES = 128
 """Of a row of C that one TMA store writes."""
-ALIGN_BYTES = 16
-"""Of rows that TMA addresses."""
 SCALED_COLUMNS = 128
 """Of B in a block with one scale."""
 
@@ -420,7 +418,6 @@ _PROMOTING_SHAPES = (
 )  # fmt: skip
 
 _FLOATS = ("torch.float8_e4m3fn", "torch.float8_e5m2")
-_RESULTS = ("torch.bfloat16", "torch.float16", "torch.float32")
 
 
 @lru_cache(operands.REMEMBERED)
@@ -466,39 +463,30 @@ def _prepared(
     device = devices.device_of(a.device)
     if not device.has_wgmma:
         raise ValueError(
-            f"{a.device} has compute capability {device.sm / 10}, expected 9.0: this product is made of "
-            "wgmma instructions"
+            f"{a.device} has {device}, expected 9.0: this product is made of wgmma instructions"
         )
     (m, k), n = a.shape, b.shape[1]
     b_columns = _scale_columns(m, n, k, a_scale, b_scale)
-    _check_result(m, n, out)
+    products.check_result(m, n, out)
     spans_bytes = tuple(t.span_bytes for t in (a, b, a_scale, b_scale, out))
     if m * n * k == 0:
         return _Call(None, spans_bytes)
     rows = (
-        _rows("a", "row", a, a),
-        _rows("b", "column", b, b._replace(shape=(n, k), strides=b.strides[::-1])),
-        _rows("out", "row", out, out),
+        products.addressed("a", "row", "K", a, a),
+        products.addressed(
+            "b", "column", "K", b, b._replace(shape=(n, k), strides=b.strides[::-1])
+        ),
+        products.addressed("out", "row", "N", out, out),
     )
     plan = plan_matmul(m, n, not fast_accum or b_columns > 0, b_columns, device.sms)
     return _Call(_Product(*rows, plan), spans_bytes)
 
 
 def _check_operands(a: Facts, b: Facts) -> None:
+    products.check_shapes(a, b)
     for what, matrix in (("a", a), ("b", b)):
-        if len(matrix.shape) != 2:
-            raise ValueError(f"{what} is a matrix, got shape {tuple(matrix.shape)}")
         if str(matrix.dtype) not in _FLOATS:
             raise ValueError(f"{what} is {matrix.dtype}, expected {' or '.join(_FLOATS)}")
-    if a.shape[1] != b.shape[0]:
-        raise ValueError(
-            f"expected a (M, K) and b (K, N) with one K, got {tuple(a.shape)} and {tuple(b.shape)}"
-        )
-    if max(*a.shape, *b.shape) > products.MAX_EXTENT:
-        raise ValueError(
-            f"a is {tuple(a.shape)} and b {tuple(b.shape)}, expected at most {products.MAX_EXTENT} "
-            "elements any way"
-        )
 
 
 def _scale_columns(m: int, n: int, k: int, a_scale: Facts, b_scale: Facts) -> int:
@@ -519,46 +507,6 @@ def _scale_columns(m: int, n: int, k: int, a_scale: Facts, b_scale: Facts) -> in
         f"per row of a and column of b; or {(m, slices)} and {(slices, blocks)} or {(slices, n)}: "
         f"per {TILE_K} elements of K, and of b per {SCALED_COLUMNS} columns or per column"
     )
-
-
-def _result_dtype(out_dtype: Any) -> Any:
-    """Of a new result."""
-    import torch
-
-    if out_dtype is None:
-        return torch.bfloat16
-    if str(out_dtype) not in _RESULTS or not isinstance(out_dtype, torch.dtype):
-        raise ValueError(f"out_dtype is {out_dtype!r}, expected {', '.join(_RESULTS)}")
-    return out_dtype
-
-
-def _check_result(m: int, n: int, out: Facts) -> None:
-    if tuple(out.shape) != (m, n):
-        raise ValueError(f"out has shape {tuple(out.shape)}, expected {(m, n)}")
-    if str(out.dtype) not in _RESULTS:
-        raise ValueError(f"out is {out.dtype}, expected {', '.join(_RESULTS)}")
-    products.check_rows(out)
-
-
-def _rows(what: str, line: str, tensor: Facts, matrix: Facts) -> View | None:
-    """How a tensor is passed as the rows of ``matrix``, which TMA can address."""
-    (row_count, row_elems), step = matrix.shape, matrix.strides[1]
-    elem_bytes = matrix.dtype.itemsize
-    if row_elems > 1 and step != 1:
-        raise ValueError(
-            f"the elements of {what}'s {line}s lie {step} apart, expected 1: tensor cores take 8-bit "
-            "elements that lie side by side along K"
-        )
-    pitch_bytes = products.pitch_bytes(matrix)
-    if (pitch_bytes | matrix.address) % ALIGN_BYTES:
-        longer = f", or a view of a matrix with longer {line}s" if row_count > 1 else ""
-        raise ValueError(
-            f"{line}s of {what} start {matrix.address} bytes past a multiple of {ALIGN_BYTES} and lie "
-            f"{pitch_bytes} bytes apart, expected multiples of {ALIGN_BYTES} bytes, which are all "
-            f"that TMA addresses: {'N' if what == 'out' else 'K'} a multiple of "
-            f"{ALIGN_BYTES // elem_bytes}{longer}"
-        )
-    return products.view_of(tensor, matrix)
 
 
 def matmul_fp8(a, b, a_scale, b_scale, *, out=None, out_dtype=None, fast_accum=True):
@@ -588,7 +536,9 @@ def matmul_fp8(a, b, a_scale, b_scale, *, out=None, out_dtype=None, fast_accum=T
     facts += (facts_of("a_scale", a_scale), facts_of("b_scale", b_scale))
     given = out is not None
     if not given:
-        out = torch.empty((a.shape[0], b.shape[1]), dtype=_result_dtype(out_dtype), device=a.device)
+        out = torch.empty(
+            (a.shape[0], b.shape[1]), dtype=products.result_dtype(out_dtype), device=a.device
+        )
     of_out = facts_of("out", out)
     if given and out_dtype not in (None, of_out.dtype):
         raise ValueError(f"out is {of_out.dtype}, and out_dtype {out_dtype}")

@@ -1,7 +1,7 @@
 """What the matrix products ask on the host: of their tensors, whatever instructions they run on, and of the
 plans of those that ``lib.roles`` share out.
 
-Not here: the plans themselves and launches (``kernels.matmul``, ``kernels.matmul_fp8``, ``kernels.matmul_mma``).
+Not here: the plans themselves and launches (``kernels.matmul…``).
 """
 
 from __future__ import annotations
@@ -77,6 +77,46 @@ def check_rows(out: Facts) -> None:
         raise ValueError(f"rows of out overlap: {row_elems} elements, {pitch} apart")
 
 
+def check_shapes(a: Facts, b: Facts) -> None:
+    """``ValueError`` for what are no two matrices to multiply."""
+    for what, matrix in (("a", a), ("b", b)):
+        if len(matrix.shape) != 2:
+            raise ValueError(f"{what} is a matrix, got shape {tuple(matrix.shape)}")
+    if a.shape[1] != b.shape[0]:
+        raise ValueError(
+            f"expected a (M, K) and b (K, N) with one K, got {tuple(a.shape)} and {tuple(b.shape)}"
+        )
+    if max(*a.shape, *b.shape) > MAX_EXTENT:
+        raise ValueError(
+            f"a is {tuple(a.shape)} and b {tuple(b.shape)}, expected at most {MAX_EXTENT} "
+            "elements any way"
+        )
+
+
+RESULTS = ("torch.bfloat16", "torch.float16", "torch.float32")
+"""Of a product of scaled operands."""
+
+
+def result_dtype(out_dtype: Any) -> Any:
+    """Of a new result of scaled operands."""
+    import torch
+
+    if out_dtype is None:
+        return torch.bfloat16
+    if str(out_dtype) not in RESULTS or not isinstance(out_dtype, torch.dtype):
+        raise ValueError(f"out_dtype is {out_dtype!r}, expected {', '.join(RESULTS)}")
+    return out_dtype
+
+
+def check_result(m: int, n: int, out: Facts) -> None:
+    """``ValueError`` for what is no result of scaled operands."""
+    if tuple(out.shape) != (m, n):
+        raise ValueError(f"out has shape {tuple(out.shape)}, expected {(m, n)}")
+    if str(out.dtype) not in RESULTS:
+        raise ValueError(f"out is {out.dtype}, expected {', '.join(RESULTS)}")
+    check_rows(out)
+
+
 View = tuple[tuple[int, int], tuple[int, int]]
 """Shape and strides."""
 
@@ -99,6 +139,33 @@ def view_of(tensor: Facts, matrix: Facts) -> View | None:
     """How a tensor is passed as the rows of ``matrix``, by ``as_strided``; None as it is, which is faster."""
     view = launched(matrix)
     return None if view == (tensor.shape, tensor.strides) else view
+
+
+ALIGN_BYTES = 16
+"""Of rows that TMA addresses."""
+
+
+def addressed(
+    what: str, line: str, axis: str, tensor: Facts, matrix: Facts, packed: int = 1
+) -> View | None:
+    """How a tensor is passed as the rows of ``matrix``, which run along ``axis`` and which TMA can address.
+    ``line``: what they are of the tensor; ``packed``: values in one of its elements."""
+    (row_count, row_elems), step = matrix.shape, matrix.strides[1]
+    elem_bytes = matrix.dtype.itemsize
+    if row_elems > 1 and step != 1:
+        raise ValueError(
+            f"the elements of {what}'s {line}s lie {step} apart, expected 1: tensor cores take "
+            "elements of 8 bits or fewer that lie side by side along K"
+        )
+    distance_bytes = pitch_bytes(matrix)
+    if (distance_bytes | matrix.address) % ALIGN_BYTES:
+        longer = f", or a view of a matrix with longer {line}s" if row_count > 1 else ""
+        raise ValueError(
+            f"{line}s of {what} start {matrix.address} bytes past a multiple of {ALIGN_BYTES} and lie "
+            f"{distance_bytes} bytes apart, expected multiples of {ALIGN_BYTES} bytes, which are all "
+            f"that TMA addresses: {axis} a multiple of {ALIGN_BYTES // elem_bytes * packed}{longer}"
+        )
+    return view_of(tensor, matrix)
 
 
 def passed(tensor: Any, view: View | None) -> Any:

@@ -12,7 +12,7 @@ mma.m16n8k* and wgmma.m64nNk*, canonical layouts of matrix descriptors. How the 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from tilejit.dtypes import DType
@@ -196,7 +196,7 @@ def over_warps_and_repeats(
 
 
 def _extents(name: str, value: Extents) -> tuple[int, ...]:
-    found = (value,) if isinstance(value, int) else tuple(value)
+    found = tuple(value) if isinstance(value, Iterable) else (value,)
     if any(not isinstance(e, int) or isinstance(e, bool) or e < 1 for e in found):
         raise LayoutError(f"{name} are positive integers, got {value!r}")
     return found

@@ -14,7 +14,7 @@ matrix multiply-accumulate". Not here: what the instruction requires (families),
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
 from tilejit.dtypes import DType
@@ -104,7 +104,8 @@ def tmem_mma_operand_layout(
     kinds f8f6f4 and mxf8f6f4 in uint8 containers). M=128 of two CTAs reads a copy of A in lanes 64 and up,
     which is a replica; M=64 with .ws reads another A there: ``(2, 64, K)``. SFA ``(m, factors)`` and SFB
     ``(N, factors)``, 8-bit: factor f of row r in lane r%32, byte 4·(r//32) + f, and in all four slabs
-    (replicas).
+    (replicas). SFB with M=128 of two CTAs: each half of the rows so, the first in slabs 0 and 1, the other
+    in 2 and 3, as the halves of D's columns are.
 
     Repeats lie one after another along TCol, row-major. Of SFA and SFB the last is K's, and repeats of K
     share cells, as many as fit and divide their number: four of one factor, two of two.
@@ -131,7 +132,7 @@ def tmem_mma_operand_layout(
             f"{operand} with M={M}{' and .ws' if ws else ''}: block scaling has M=128, and M=256 of two "
             "CTAs, and no .ws"
         )
-    return _scale_factors(operand, extents, dtype, DATAPATHS[letter].rows)
+    return _scale_factors(operand, extents, dtype, DATAPATHS[letter])
 
 
 # --- operands
@@ -180,35 +181,53 @@ def _multiplicand(letter: str, extents: tuple[int, ...], element: DType | str) -
 
 
 def _scale_factors(
-    operand: str, extents: tuple[int, ...], element: DType | str, local_rows: int
+    operand: str, extents: tuple[int, ...], element: DType | str, path: Datapath
 ) -> TileLayout:
     bits = _bits(operand, element, (8,))
     *repeats, rows, factors = _atom(operand, extents, 2, "(rows, factors)")
-    if operand == "SFA" and rows != local_rows:
-        raise LayoutError(f"SFA has a row for every row of A in a CTA, {local_rows}, got {rows}")
+    if operand == "SFA" and rows != path.rows:
+        raise LayoutError(f"SFA has a row for every row of A in a CTA, {path.rows}, got {rows}")
     if factors not in (1, 2, 4):
         raise LayoutError(
             f"{operand} has 1, 2 or 4 factors in a row (scale_vec::1X, 2X, 4X), got {factors}"
         )
-    if rows > SLAB_LANES and rows % SLAB_LANES:
-        up = -(-rows // SLAB_LANES) * SLAB_LANES
+    parts = path.folds if operand == "SFB" else 1
+    if rows % parts:
         raise LayoutError(
-            f"{rows} rows of {operand} are not of whole slabs of {SLAB_LANES} lanes: no strides place "
-            f"them; lay out {up} rows and use the first {rows}, .sub[…, :{rows}, :]"
+            f"SFB of {path.used_by} has a half of its rows for each half of D's columns, got {rows}"
         )
-    slabs = -(-rows // SLAB_LANES)
+    _check_slabs(operand, rows, parts)
+    slabs = -(-rows // (parts * SLAB_LANES))
     *outer, deep = repeats or [1]
     shared = math.gcd(CELL_FACTORS // factors, deep)
     width = CELL_FACTORS * slabs
     iters = (
         Iter(deep // shared, width, "TCol"),
         Iter(shared, factors, "TCol"),
+        Iter(parts, LANES // parts, "TLane"),
         Iter(slabs, CELL_FACTORS, "TCol"),
-        Iter(min(rows, SLAB_LANES), 1, "TLane"),
+        Iter(min(rows // parts, SLAB_LANES), 1, "TLane"),
         Iter(factors, 1, "TCol"),
     )
-    copies = (Iter(LANES // SLAB_LANES, SLAB_LANES, "TLane"),)
+    copies = (Iter(LANES // SLAB_LANES // parts, SLAB_LANES, "TLane"),)
     return _repeated(operand, outer, iters, width * (deep // shared), bits, copies)
+
+
+def _check_slabs(operand: str, rows: int, parts: int) -> None:
+    """Rows beyond the first slab go on in its lanes: strides place whole slabs."""
+    each = rows // parts
+    if each <= SLAB_LANES or each % SLAB_LANES == 0:
+        return
+    up = -(-each // SLAB_LANES) * SLAB_LANES
+    if parts > 1:
+        raise LayoutError(
+            f"{rows} rows of {operand} are halves of {each}, not of whole slabs of {SLAB_LANES} lanes: no "
+            f"strides place them, expected up to {parts * SLAB_LANES} rows or a multiple of that"
+        )
+    raise LayoutError(
+        f"{rows} rows of {operand} are not of whole slabs of {SLAB_LANES} lanes: no strides place "
+        f"them; lay out {up} rows and use the first {rows}, .sub[…, :{rows}, :]"
+    )
 
 
 def _datapath_of(m: int, cta_group: int, ws: bool, sparse: bool) -> str:
@@ -339,7 +358,7 @@ def _bits(operand: str, element: DType | str, expected: tuple[int, ...]) -> int:
 
 
 def _extents(name: str, value: Sequence[int]) -> tuple[int, ...]:
-    found = tuple(value)
+    found = tuple(value) if isinstance(value, Iterable) else (value,)
     if any(not isinstance(e, int) or isinstance(e, bool) or e < 1 for e in found):
         raise LayoutError(f"{name} are positive integers, got {value!r}")
     return found

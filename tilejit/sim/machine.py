@@ -635,7 +635,7 @@ class Steps:
             self._check_local(issue, position, name, span)
         base = self.expressions.compile(operand.base)
         offset = operand.offset_bytes
-        address: Evaluate = base if offset == 0 else lambda c: base(c) + np.int64(offset)
+        address = _address_behind(base, offset, operand.space)
         spelling = issue.form.spelling
         words = set(issue.form.modifiers)
         # What completes on an mbarrier is modelled; its order words say nothing of other accesses. With
@@ -752,6 +752,16 @@ class Steps:
         dtype = dtype_of(var.type)
         word = WORDS[dtype.bytes]
         return lambda c, bits: c.assign(slot, scalar.to_value(bits.astype(word, copy=False), dtype))
+
+
+def _address_behind(base: Evaluate, offset: int, space: nodes.Space) -> Evaluate:
+    """So far behind a base. In tensor memory a sum of 32 bits: a base of negative columns, as
+    ``D[:, 24 - 8 * j :]`` has one, borrows from its lane, and gives that back."""
+    if offset == 0:
+        return base
+    if space == "tmem":
+        return lambda c: (base(c) + np.int64(offset)) & 0xFFFF_FFFF
+    return lambda c: base(c) + np.int64(offset)
 
 
 def _may_order(issue: Issue) -> bool:

@@ -209,7 +209,8 @@ class TensorAllocation:
         cells.forget(held.first, held.columns)
 
     def _write(self, c: Cohort, addresses: Array, site: Site, name: str | None) -> None:
-        """The warps that have got columns write their address, all lanes as one."""
+        """The warps that have got columns write their address, all lanes as one: what each lane did with
+        that memory comes before, and what it does after."""
         active = c.mask_array()
         leaders, words = np.zeros_like(active), np.zeros((c.warps, 1), np.uint32)
         for position, row in enumerate(c.rows.tolist()):
@@ -219,11 +220,12 @@ class TensorAllocation:
                 words[position] = held.first
         if not leaders.any():
             return
-        outer, c.mask = c.mask, leaders
+        rows, outer = c.rows[leaders.any(axis=1)], c.mask
+        self.batch.clocks.warp_barrier(rows)
+        c.mask = leaders
         access.store(c, addresses, access.as_bytes(words), site, "shared", name)
         c.mask = outer
-        if self.memory.hazards:
-            self.batch.clocks.warp_barrier(c.rows[leaders.any(axis=1)])
+        self.batch.clocks.warp_barrier(rows)
 
     # --- dealloc
 

@@ -159,20 +159,23 @@ def _bind(call: TileCall, starts: _Starts, repeat: int, lets: list[Let]) -> tupl
     if known is not None:
         zero = build.const(0, build.dtype_of(offset))
         return nodes.Address(operand.view.buffer, zero, type_, span=operand.span), known
-    varying, immediate = _split(call, offset)
+    varying, immediate = _split(call, offset, operand.space)
     var = nodes.Var(call.names.fresh(operand.view.buffer.name), type_, span=operand.span)
     lets.append(Let(var, nodes.Address(operand.view.buffer, varying, type_, span=operand.span)))
     return var, immediate
 
 
-def _split(call: TileCall, offset: nodes.Expr) -> tuple[nodes.Expr, int]:
-    """``offset`` as (expression, constant). Where an addition might wrap, ``offset`` and 0."""
+def _split(call: TileCall, offset: nodes.Expr, space: nodes.Space) -> tuple[nodes.Expr, int]:
+    """``offset`` as (expression, constant). Where an addition might wrap, ``offset`` and 0; likewise where
+    a column would be negative: the base is an address in tensor memory, which borrows from its lane."""
     terms, constant = linear(offset)
     if abs(constant) >= IMMEDIATE_LIMIT_BYTES:
         return offset, 0
     varying = total(terms, 0, build.dtype_of(offset))
-    apart = call.evaluator.integer(offset) - call.evaluator.integer(varying)
-    return (varying, constant) if apart.constant == constant else (offset, 0)
+    value = call.evaluator.integer(varying)
+    apart = call.evaluator.integer(offset) - value
+    negative = space == "tmem" and min(constant, call.context.range(value)[0]) < 0
+    return (varying, constant) if apart.constant == constant and not negative else (offset, 0)
 
 
 def _offset(call: TileCall, starts: _Starts, repeat: int) -> nodes.Expr:

@@ -4,7 +4,7 @@ Tensor memory has four *slabs* of 32 lanes, and each multiplies with what is in 
 rows and columns of D, the same rows of A where A is in tensor memory, and the scale factors of both.
 
 Source: PTX ISA, "data path layout organization" (layouts A to G), "block scaling"; contract "Tensor Core
-matrix multiply-accumulate". Not here: layouts that kernels declare (``language.tensor_memory_layouts``),
+matrix multiply-accumulate"; CUTLASS, ``tmem_sf_frg``, for SFB of M=128 of two CTAs. Not here: layouts that kernels declare (``language.tensor_memory_layouts``),
 where operands begin, sparse A (layout C).
 """
 
@@ -86,7 +86,8 @@ def datapath(m: int, ctas: int, weight_stationary: bool) -> Datapath:
 
 
 @cache
-def factor_cells(rows: int) -> tuple[IntArray, IntArray]:
-    """Lane and column of a row's scale factors in the first slab: shape (rows,)."""
-    row = np.arange(rows, dtype=np.int64)
+def factor_cells(rows: int, parts: int = 1) -> tuple[IntArray, IntArray]:
+    """Lane and column of a row's scale factors in a slab that multiplies with them: shape (rows,).
+    ``parts``: of SFB those of D's columns, each of which begins anew in slabs of its own."""
+    row = np.arange(rows, dtype=np.int64) % (rows // parts)
     return row % SLAB_LANES, row // SLAB_LANES

@@ -57,7 +57,8 @@ def encode(what: Instruction) -> int:
 
 
 _COMMON = 0x3FF << 7 | 0x3F << 17
-_DENSE = _COMMON | 1 << 3 | 3 << 4 | 0x1F << 24 | 3 << 30
+_SATURATE = 1 << 3
+_DENSE = _COMMON | _SATURATE | 3 << 4 | 0x1F << 24 | 3 << 30
 _SCALED = _COMMON | 3 << 4 | 1 << 23 | 3 << 27 | 3 << 29
 _LONG = 1 << 31
 
@@ -67,6 +68,8 @@ def decode(kind: Kind, bits: int) -> Instruction | None:
     sparse A, or a code that stands for no format."""
     long = any(s.k == LONG_DEPTH for s in kind.shapes)
     known = (_SCALED | (_LONG if long else 0)) if kind.scales else _DENSE
+    if not kind.saturates:
+        known &= ~_SATURATE
     a, b = (_with_code(kind.formats, bits >> at & 7) for at in (7, 10))
     d = kind.accumulators[0] if kind.scales else _with_code(kind.accumulators, bits >> 4 & 3)
     scale = _with_code([f for s in kind.scales for f in s.formats], bits >> 23 & 1)

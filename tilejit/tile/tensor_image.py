@@ -55,7 +55,9 @@ def _placed(call: TileCall, laid: Walk, image: Image, report: Report) -> bool:
             _cell_text(*(int(np.broadcast_to(x, wrong.shape)[index]) for x in pair))
             for pair in ((lanes, bits), (expected_lanes, expected_bits))
         )
-        message = f"lies in {found} of its buffer, expected {expected} after the atom's first element"
+        message = (
+            f"lies in {found} of its buffer, expected {expected} after the atom's first element"
+        )
     elif outside.any():
         index = _first(outside)
         message = f"begins in lane {int(first[index])}, expected {listed(image.first_lanes, 'or')}"
