@@ -17,6 +17,7 @@ import torch
 
 import tilejit as tile
 from tests.families.case import Case
+from tests.lib.blackwell import TARGETS, need_tcgen05
 from tests.tile import kit
 from tests.tile.kit import apply, buffer, codes, issues, region, text, whole
 from tests.tile.test_descriptor import BASES, evaluate
@@ -25,10 +26,7 @@ from tilejit.errors import SimulationFault, TargetError
 from tilejit.families import FAMILIES
 from tilejit.ir import nodes, views
 from tilejit.ptx.spelling import forms_of_family, lookup
-from tilejit.target import Target
 from tilejit.tile.family import TensorOperation
-
-TARGETS = ("sm_100a", "sm_103a")
 
 # --- the oracle
 
@@ -253,13 +251,6 @@ def opcode_of(shape: Shape, group: int, source: str = "") -> str:
     return f"tcgen05.cp.cta_group::{group}.{shape.opcode}{source}"
 
 
-def on_this(device: str) -> None:
-    if device == "cuda":
-        here = Target.of_capability(*torch.cuda.get_device_capability())
-        if not here.supports("sm_100f|sm_110f"):
-            pytest.skip("tcgen05.cp needs sm_100f or sm_110f")
-
-
 # --- which spellings
 
 
@@ -277,7 +268,7 @@ def test_the_opcodes() -> None:
 @pytest.mark.parametrize("group", [1, 2])
 @pytest.mark.parametrize("name", BY_NAME)
 def test_copies(device: str, name: str, group: int, swizzle: int, repeats: int) -> None:
-    on_this(device)
+    need_tcgen05(device)
     shape = BY_NAME[name]
     run(device, opcode_of(shape, group), shape, swizzle, repeats, group)
 
@@ -285,7 +276,7 @@ def test_copies(device: str, name: str, group: int, swizzle: int, repeats: int) 
 @pytest.mark.parametrize("source", FORMATS[1:])
 @pytest.mark.parametrize("name", BY_NAME)
 def test_packed_values_are_expanded(device: str, name: str, source: str) -> None:
-    on_this(device)
+    need_tcgen05(device)
     shape = BY_NAME[name]
     run(device, opcode_of(shape, 1, source), shape, 1, 1, 1)
 

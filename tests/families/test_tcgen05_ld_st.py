@@ -1100,3 +1100,33 @@ def test_a_warp_has_its_own_columns() -> None:
     f = call(r, cells(m, 0, 0, 0, extents=(8, 32, 8)), scope="cta", block=256)
     assert codes(f) == [], text(f)
     assert len(lets(f)) == 1 and native(f) == [(0, list(range(8)), None)]
+
+
+@pytest.mark.parametrize("load", [True, False], ids=["ld", "st"])
+@pytest.mark.parametrize(("num", "most"), [(32, 1024), (64, 640), (128, 384)])
+def test_the_registers_of_one_instruction_are_there_at_launch(
+    num: int, most: int, load: bool
+) -> None:
+    """``most``: threads of the largest block whose threads have ``num`` + 24 registers of an SM's 65536, by
+    eights; a quarter of its warps, rounded up, shares a quarter of them. NVRTC 13.0 takes the same blocks."""
+
+    def program(block: int) -> nodes.Function:
+        r = regs((4, 32, num), f"(4,32,{num}):(1@wid_in_wg,1@laneid,1)")
+        m = cells(
+            tmem((4, 32, 128), "(4,32,128):(32@TLane,1@TLane,1@TCol)"),
+            0,
+            0,
+            0,
+            extents=(4, 32, num),
+        )
+        operands = (r, m) if load else (m, r)
+        return call(
+            *operands, opcode=f"{LD if load else ST}.32x32b.x{num}.b32", block=block,
+            under=op("lt", WARP, 4),
+        )  # fmt: skip
+
+    assert codes(program(most)) == [], text(program(most))
+    if most < 1024:
+        refused = program(most + 32)
+        assert codes(refused) == [FAMILY + "registers"], text(refused)
+        assert f"needs {num} registers and about 24 others" in text(refused)

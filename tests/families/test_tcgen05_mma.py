@@ -19,14 +19,13 @@ import torch
 
 import tilejit as tile
 from tests.families.case import Case
+from tests.lib.blackwell import TARGETS
 from tests.tile import kit
 from tests.tile.kit import apply, codes, issues, text
 from tilejit import T, dtypes, layout
 from tilejit.errors import SimulationFault, TargetError
 from tilejit.ir import build, nodes, reinterpret, views
 from tilejit.target import Target
-
-TARGETS = ("sm_100a", "sm_103a")
 
 # --- the oracle: numbers
 
@@ -638,7 +637,7 @@ KINDS = [
     some(MXF4, kind="mxf4nvf4"), some(MXF4, kind="mxf4nvf4", vector="scale_vec::2X"),
 ]  # fmt: skip
 SHAPES = [
-    *(some(F16, m=m, n=n) for m, n in ((64, 8), (64, 24), (64, 256), (128, 8), (128, 40), (128, 256))),
+    *(some(F16, m=m, n=n) for m, n in ((64, 8), (64, 24), (64, 256), (128, 16), (128, 48), (128, 256))),
     *(some(F16, ctas=2, m=m, n=n) for m, n in ((128, 16), (128, 64), (256, 16), (256, 256))),
     *(some(F16, ws=True, m=m, n=n) for m, n in itertools.product((32, 64, 128), (64, 128, 256))),
     *(some(I8, m=m, n=n) for m, n in ((64, 8), (64, 24), (128, 48))),
@@ -935,7 +934,8 @@ def refused(code: str, *words: str, call: Call = F16, **options: Any) -> None:
         (F16, (128, 64, 32), "K is 32, kind::f16 with cta_group::1 has 16"),
         (F16, (96, 64, 16), "M is 96, kind::f16 with cta_group::1 has 64 or 128"),
         (F16, (256, 64, 16), "cta_group::2; in one CTA they are M_repeat=2"),
-        (F16, (128, 12, 16), "the nearest is 8 or 16"),
+        (F16, (128, 24, 16), "the nearest is 16 or 32"),
+        (some(F16, m=64), (64, 12, 16), "the nearest is 8 or 16"),
         (F16, (128, 264, 16), "the nearest is 256"),
         (some(F16, ctas=2, m=256), (64, 64, 16), "M counts both CTAs"),
         (some(F16, ctas=2, m=256), (256, 24, 16), "the nearest is 16 or 32"),
@@ -943,7 +943,7 @@ def refused(code: str, *words: str, call: Call = F16, **options: Any) -> None:
         (some(F16, ws=True), (256, 64, 16), "M is 256"),
         (I8, (128, 40, 32), "the nearest is 32 or 48"),
         (MXF8, (64, 64, 32), "128 rows in a CTA"),
-        (some(F8, b_major="mn", n=16), (128, 24, 32), "8-bit elements along N has 16 to 256 in steps of 16"),
+        (some(F8, b_major="mn", m=64, n=16), (64, 24, 32), "8-bit elements along N has 16 to 256 in steps of 16"),
         (some(MXF4, ctas=2, m=256), (256, 64, 96), "the contract does not say how"),
     ],
 )  # fmt: skip

@@ -147,6 +147,10 @@ def test_large_products_are_computed_by_pairs() -> None:
     assert plan_matmul(128, 8192, True, True, 148).ctas == 1
 
 
+def test_a_single_sm_runs_no_pair() -> None:
+    assert plan_matmul(8192, 8192, True, True, 1).ctas == 1
+
+
 def test_what_no_plan_has() -> None:
     for wrong, message in (
         ({"tile_n": 96}, "96 columns, expected one of"),
@@ -156,6 +160,8 @@ def test_what_no_plan_has() -> None:
         ({"ctas": 2, "tile_n": 64, "b_k_major": False}, "32 columns of B, expected whole panels"),
         ({"order": "spiral"}, "order is 'spiral'"),
         ({"a_k_major": 1}, "a_k_major is 1, expected True or False"),
+        ({"ctas": 2, "sms": 1}, "1 SMs run no pair of CTAs at a time, expected at least 2"),
+        ({"order": "hilbert", "group_m": 3}, "over 3 rows, expected a power of two"),
     ):
         with pytest.raises(ValueError, match=message):
             TcgenPlan(**wrong)  # type: ignore[arg-type]

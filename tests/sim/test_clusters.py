@@ -255,9 +255,13 @@ def test_a_cluster_barrier_that_a_cta_never_joins() -> None:
     stuck = do("cuda.named_barrier_sync", i32(1), n.Static(96), at=5)
     (found,) = faults(program(stuck), {}, grid=2)
     assert found.code == "sim/deadlock"
-    assert "the cluster barrier at k.py:3; warp 0 of CTA (1, 0, 0) and 1 more have not arrived" in (
-        found.render()
-    )
+    # That CTA is shown, not the one that waits for it.
+    assert "shown is CTA (1, 0, 0)" in found.message
+    one = when(b.eq(WARP, i32(0)), stuck, orelse=(do("cuda.cluster_sync", at=4),))
+    (found,) = faults(program(one), {}, grid=2)
+    text = found.render()
+    assert "the cluster barrier at k.py:4; warp 0 of CTA (1, 0, 0) has not arrived" in text
+    assert "named barrier 1" in text
 
 
 # --- named barriers

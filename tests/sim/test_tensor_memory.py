@@ -340,6 +340,10 @@ def test_a_chain_without_synchronisation() -> None:
         for one in got:
             if one.code == "sim/tmem-race" and "reads" in one.message.split("`")[2]:
                 assert "nothing synchronises warp 0" in one.message
+                assert (
+                    'after T.ptx["tcgen05.wait::st.sync.aligned"](), then an arrival'
+                    in notes(one)["help"]
+                )
 
 
 def test_relaxed_arrivals_and_waits_are_synchronisation_enough() -> None:

@@ -23,12 +23,13 @@ from tests.tile import test_descriptor_tcgen05 as walks
 from tests.tile.kit import apply, buffer, guard, hw, issues, kernel, op, region, whole
 from tilejit import T, dtypes
 from tilejit.families import tcgen05_ld_st, tcgen05_mma
+from tilejit.ir import nodes, views
 from tilejit.ptx import tables
 from tilejit.ptx import tcgen05_shapes as shapes
 from tilejit.ptx.forms import Form
 from tilejit.tile import column_mask, descriptor, instruction_descriptor
 from tilejit.tile.datapath import datapath, factor_cells
-from tilejit.tile.family import Memory
+from tilejit.tile.family import Memory, Registers
 from tilejit.tile.instruction_descriptor import Instruction
 
 FLAGS = ("negate_a", "negate_b", "transpose_a", "transpose_b", "saturate")
@@ -65,6 +66,25 @@ def test_shapes_are_the_tables_rows(kind: str) -> None:
     assert found == {tuple(row) for row in packers.SHAPES[kind]}
     assert shapes.KINDS[kind].transposes == packers.TRANSPOSES[kind]
     assert shapes.KINDS[kind].negates == packers.NEGATES[kind]
+
+
+SCALE_BLOCKS = {
+    "mxf8f6f4": {("ue8m0", 32)},
+    "mxf4": {("ue8m0", 32)},
+    "mxf4nvf4": {("ue8m0", 32), ("ue8m0", 16), ("ue4m3", 16)},
+}
+"""PTX table 55."""
+
+
+@pytest.mark.parametrize("kind", packers.SHAPES)
+def test_formats_are_the_tables(kind: str) -> None:
+    ours = shapes.KINDS[kind]
+    assert {f.ptx: f.code for f in ours.formats} == packers.INPUT_TYPES[kind]
+    results = {d.ptx: d.code for d in ours.accumulators}
+    assert results == packers.D_TYPES.get(kind, {"f32": 1})
+    found = {(f.ptx, s.block) for s in ours.scales for f in s.formats}
+    assert found == SCALE_BLOCKS.get(kind, set())
+    assert ours.saturates == (kind == "i8")
 
 
 def test_every_kind_has_packers() -> None:
@@ -658,6 +678,25 @@ def test_what_products_issue(call: Call, issued: list[dict[str, list[int]]]) -> 
         if side == "b" or call.a_space == "shared":
             (start,) = found
             assert start % 1024 == 0
+
+
+@pytest.mark.parametrize(("a", "b"), [(a, b) for a in range(4) for b in range(4)])
+def test_each_scale_matrix_has_an_id_of_its_own(a: int, b: int) -> None:
+    """SFA and SFB begin in different bytes of a column."""
+    call = products.MXF8
+
+    def factors(name: str, rows: int, byte: int) -> nodes.View:
+        notation = f"({rows // 32},32,1):(4@TCol,1@TLane,1@TCol) + R[4:32@TLane] + {byte}@TCol"
+        view = products.tmem_view((rows, 1), notation, call.scale, name)
+        return views.reshape(view, (1, 1, rows, 1))
+
+    operands = {"sfa": factors("sfa", call.rows, a), "sfb": factors("sfb", call.n, b)}
+    (issue,) = issues(products.program(call, **operands))
+    word = issue.operands[3]
+    assert isinstance(word, Registers)
+    fields = packers.unpacked(packers.MXF8F6F4, descriptor_of(call, 0))
+    bits = packers.packed(packers.MXF8F6F4, fields | {"scale_a_id": a, "scale_b_id": b})
+    assert walks.evaluate(word.items[0].expr, {}) == bits
 
 
 def scale_columns(call: Call, name: str, rows: int) -> int:

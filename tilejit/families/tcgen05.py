@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from tilejit.ir.tensor_memory import SLAB_LANES, split_address
 from tilejit.tile import cta_pair
 from tilejit.tile.family import (
     CTA_WINDOW_BYTES,
@@ -22,8 +23,7 @@ from tilejit.tile.family import (
 )
 from tilejit.tile.raw_only import raw_family
 
-LANE_SHIFT = 16
-SHIFT_ROWS, SHIFT_COLUMNS = 32, 8
+SHIFT_COLUMNS = 8
 """A shift moves 32 bytes of each lane of a slab."""
 
 
@@ -84,11 +84,11 @@ def _shift(issue: Issue, machine: Machine) -> None:
     (place,) = issue.operands
     addresses = machine.address(_memory(place))
     for thread in machine.threads():
-        lane, column = divmod(int(addresses[thread]), 1 << LANE_SHIFT)
-        if lane % SHIFT_ROWS:
+        lane, column = split_address(int(addresses[thread]))
+        if lane % SLAB_LANES:
             machine.fault(
                 "sim/tmem-alignment",
-                f"tcgen05.shift at lane {lane}, expected a multiple of {SHIFT_ROWS} lanes",
+                f"tcgen05.shift at lane {lane}, expected a multiple of {SLAB_LANES} lanes",
                 only(machine, thread),
             )
             continue
@@ -103,7 +103,7 @@ def _shifted(
 ) -> TensorOperation:
     def rows(cta: int, first: int) -> TensorCells:
         lanes, columns = np.meshgrid(
-            np.arange(first, first + SHIFT_ROWS - 1),
+            np.arange(first, first + SLAB_LANES - 1),
             np.arange(column, column + SHIFT_COLUMNS),
             indexing="ij",
         )

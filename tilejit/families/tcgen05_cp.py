@@ -15,13 +15,14 @@ import numpy as np
 import numpy.typing as npt
 
 from tilejit.errors import Report
+from tilejit.ir.tensor_memory import split_address
 from tilejit.ptx.forms import Form
 from tilejit.sim.numeric import packing
 from tilejit.tile import contracts, cta_pair, descriptor, tensor_memory
 from tilejit.tile.addresses import memory_operands
 from tilejit.tile.affine import Affine, IntArray
 from tilejit.tile.call import TensorOperand, TileCall
-from tilejit.tile.descriptor import CHUNK_BYTES, Descriptor, Fields
+from tilejit.tile.descriptor import Descriptor, Fields
 from tilejit.tile.family import (
     PRED,
     Family,
@@ -52,7 +53,6 @@ PARAMS: tuple[Param, ...] = (PRED,)
 
 NAMES = ("dst_tmem", "src_shared")
 WORD_BITS = 32
-WORDS_PER_CHUNK = CHUNK_BYTES * 8 // WORD_BITS
 ORIGIN_COLUMNS = 4
 """Copies start at multiples of so many columns: 128 bits."""
 DESCRIPTOR_ROWS = 8
@@ -227,15 +227,11 @@ def _check_image(call: TileCall, image: Image, laid: Walk, report: Report) -> bo
 
 
 def _check_copies(call: TileCall, image: Image, operand: TensorOperand, report: Report) -> bool:
-    stated = [0]
-    for count, distance in tensor_memory.replicas(operand):
-        stated = [lane + i * distance for lane in stated for i in range(count)]
-    if tuple(sorted(stated)) == image.copies and tensor_memory.replicas_along_lanes(operand):
+    if tensor_memory.copied_to(operand) == image.copies:
         return True
-    shown = [f"R[{i.extent}:{i.stride}@{i.axis}]" for i in operand.tile.replica if i.extent > 1]
     report.error(
         "tcgen05_cp/replicas",
-        f"{operand.name} states {', '.join(shown) or 'no replica'}, {call.spelling} writes "
+        f"{operand.name} states {tensor_memory.replicas_text(operand)}, {call.spelling} writes "
         f"{_copies_words(image)}",
         span=operand.span,
         declared=operand.declared(),
@@ -382,7 +378,7 @@ def _fields(machine: Machine, bits: int) -> Fields:
 
 
 def _aligned(machine: Machine, thread: tuple[int, int], address: int) -> bool:
-    column = address & 0xFFFF
+    _, column = split_address(address)
     if column % ORIGIN_COLUMNS == 0:
         return True
     machine.fault(
@@ -404,7 +400,7 @@ def _operation(
     image = image_of(form)
     blocks = descriptor.chunk_addresses(fields, image.atom, WORD_BITS, "k").reshape(-1)
     lanes, columns = _cells(image)
-    lanes, columns = lanes + (address >> 16), columns + (address & 0xFFFF)
+    lane, column = split_address(address)
 
     def run(found: list[Blocks]) -> list[Cells]:
         return [_copied(form, image, data) for data in found]
@@ -414,7 +410,7 @@ def _operation(
         pair=cta_pair.works_on_pair(form),
         pipe=shape_of(form),
         sources=tuple(SharedBlocks(source, cta, blocks) for cta in ctas),
-        destinations=tuple(TensorCells(place, cta, lanes, columns) for cta in ctas),
+        destinations=tuple(TensorCells(place, cta, lanes + lane, columns + column) for cta in ctas),
         run=run,
     )
 

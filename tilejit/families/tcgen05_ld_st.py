@@ -15,9 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tilejit.errors import Report
+from tilejit.ir.tensor_memory import CELL_BITS, LANE_SHIFT, SLAB_LANES, SLABS
 from tilejit.ptx.forms import Form
 from tilejit.tile import contracts, tensor_memory
-from tilejit.tile.addresses import LANE_SHIFT, memory_operands
+from tilejit.tile.addresses import memory_operands
 from tilejit.tile.affine import IntArray
 from tilejit.tile.call import TensorOperand, TileCall
 from tilejit.tile.family import (
@@ -35,7 +36,7 @@ from tilejit.tile.family import (
 )
 from tilejit.tile.fragments import LANES, Fragment, collective, fragment_registers, laid_fragment
 from tilejit.tile.region import Walk
-from tilejit.tile.tensor_memory import CELL_BITS
+from tilejit.tile.register_budget import OTHER_REGISTERS, at_launch
 
 CONTRACT = "docs/contract/tcgen05_ld_st.md"
 
@@ -55,9 +56,6 @@ PARAMS = (
 # memory is (*group, *repeat, row, column) of cells, with pack or unpack (…, row, column, half) of 16 bits.
 
 HALF_BITS = CELL_BITS // 2
-SLAB_LANES = 32
-"""Lanes of tensor memory that one warp of four can access."""
-WARPGROUP_WARPS = 4
 
 
 class Shape(NamedTuple):
@@ -143,6 +141,7 @@ def check(call: TileCall, report: Report) -> None:
     form = call.forms[0]
     image, names = image_of(form), _operand_names(form)
     right = _check_keyword(call, image, report)
+    _check_fits(call, image, report)
     if not _check_order(call, names, report) or not collective(call, report) or not right:
         return
     # The call has a second tensor where the form has the immediate: names of its own.
@@ -180,6 +179,20 @@ def _check_keyword(call: TileCall, image: Image, report: Report) -> bool:
         f"{call.family}/half-splitoff", message, span=call.span, contract=CONTRACT, help=help_
     )
     return False
+
+
+def _check_fits(call: TileCall, image: Image, report: Report) -> None:
+    """One instruction's registers are there at once, of those that threads start with."""
+    limit = at_launch(call.launch, call.target)
+    if image.registers + OTHER_REGISTERS <= limit:
+        return
+    report.error(
+        f"{call.family}/registers",
+        f"{call.spelling} needs {image.registers} registers and about {OTHER_REGISTERS} others; the "
+        f"{call.launch.threads} threads of this block have {limit} each",
+        span=call.span, contract=CONTRACT,
+        help="a smaller .xN and more repeats, or fewer threads in the block: setmaxnreg does not help",
+    )  # fmt: skip
 
 
 def _check_order(call: TileCall, names: tuple[str, ...], report: Report) -> bool:
@@ -317,13 +330,13 @@ def _own_slab(call: TileCall, image: Image, laid: Walk, report: Report) -> bool:
             None, report,
         )  # fmt: skip
         return False
-    wrong = first // SLAB_LANES != warps % WARPGROUP_WARPS
+    wrong = first // SLAB_LANES != warps % SLABS
     if wrong.any():
         lanes = np.broadcast_to(first, wrong.shape)
 
         def foreign(a: int, r: int) -> str:
             warp, lane = int(warps[a, 0]), int(lanes[a, r])
-            least = SLAB_LANES * (warp % WARPGROUP_WARPS)
+            least = SLAB_LANES * (warp % SLABS)
             return (
                 f"warp {warp} would access lanes {lane} to {lane + image.rows - 1}, its own are {least} to "
                 f"{least + SLAB_LANES - 1}"

@@ -1,9 +1,10 @@
 """Matrix multiply-accumulate of tensor memory by one thread: tcgen05.mma, dense, .ws and block-scaled.
 
 Contract: docs/contract/tcgen05_mma.md. Not here: which spellings exist (``ptx.tables.tcgen05_mma``), what
-may be multiplied (``ptx.tcgen05_shapes``), which lanes work on what (``tile.datapath``), how shared
-operands become descriptors (``tile.descriptor``), how a tensor core rounds (``sim.numeric.tcgen05_mma``),
-when an instruction runs (the simulator), its commit (``families.tcgen05``).
+may be multiplied (``tile.tensor_product``), masks (``tile.product_masks``), which lanes work on what
+(``tile.datapath``), how shared operands become descriptors (``tile.descriptor``), what a tensor core makes
+of its sources (``sim.numeric.tcgen05_product``), when an instruction runs (the simulator), its commit
+(``families.tcgen05``).
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import product
-from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -21,10 +21,10 @@ from tilejit import dtypes
 from tilejit.dtypes import DType
 from tilejit.errors import Report
 from tilejit.ir import build, nodes
+from tilejit.ir.tensor_memory import CELL_BITS, LANE_SHIFT, SLAB_LANES, SLABS, split_address
 from tilejit.ptx import tcgen05_shapes as shapes
 from tilejit.ptx.forms import Form
-from tilejit.sim.numeric import packing
-from tilejit.sim.numeric import tcgen05_mma as numeric
+from tilejit.sim.numeric.tcgen05_product import Part, Work
 from tilejit.tile import (
     column_mask,
     contracts,
@@ -32,20 +32,14 @@ from tilejit.tile import (
     descriptor,
     instruction_descriptor,
     matrices,
+    product_masks,
     tensor_image,
     tensor_memory,
 )
 from tilejit.tile.addresses import memory_operands
 from tilejit.tile.affine import CLUSTER, WARP, IntArray
 from tilejit.tile.call import TensorOperand, TileCall
-from tilejit.tile.datapath import (
-    FACTORS_PER_COLUMN,
-    SLAB_LANES,
-    SLABS,
-    Datapath,
-    datapath,
-    factor_cells,
-)
+from tilejit.tile.datapath import FACTOR_BITS, FACTORS_PER_COLUMN, datapath, factor_cells
 from tilejit.tile.family import (
     PRED,
     Family,
@@ -63,21 +57,12 @@ from tilejit.tile.family import (
     Value,
     only,
 )
+from tilejit.tile.faults import hand_on, listed, operand_fault
 from tilejit.tile.instruction_descriptor import LONG_DEPTH, Instruction
+from tilejit.tile.product_masks import LANE_WORDS
 from tilejit.tile.region import Walk
 from tilejit.tile.tensor_image import Image
-from tilejit.tile.tensor_memory import CELL_BITS
-from tilejit.tile.tensor_product import (
-    NAMES,
-    Opcode,
-    Product,
-    keyword_fault,
-    keywords_fit,
-    listed,
-    opcode_of,
-    operand_fault,
-    product_of,
-)
+from tilejit.tile.tensor_product import NAMES, Opcode, Product, keywords_fit, opcode_of, product_of
 
 CONTRACT = "docs/contract/tcgen05_mma.md"
 
@@ -113,10 +98,6 @@ PARAMS = (
 # M/g, N), A (M_repeat, K_repeat, M/g, K), B (N_repeat, K_repeat, N/g, K), SFA (M_repeat, K_repeat, M/g,
 # factors), SFB (N_repeat, K_repeat, N, factors). A of M=64 .ws in tensor memory ends in (2, 64, K).
 
-BANKS = 2
-"""A's in tensor memory with M=64 .ws: one for each half of N."""
-MASK_WORDS = 4
-FACTOR_BITS = 8
 
 # --- legality
 
@@ -140,8 +121,8 @@ def check(call: TileCall, report: Report) -> None:
     )
     before = len(report.diagnostics)
     keywords_fit(call, opcode, report)
-    _check_lanes(call, opcode, report)
-    _check_mask(call, opcode, report)
+    product_masks.check_lanes(call, opcode, report)
+    product_masks.check_columns(call, opcode, report)
     what = product_of(call, report) if len(report.diagnostics) == before else None
     if what is None:
         return
@@ -176,90 +157,6 @@ def _check_issuers(call: TileCall, opcode: Opcode, report: Report) -> None:
     )  # fmt: skip
 
 
-# --- legality: keywords
-
-
-def _check_lanes(call: TileCall, opcode: Opcode, report: Report) -> None:
-    if call.params["disable_output_lane"] is None:
-        return
-    if opcode.scaled or opcode.weight_stationary:
-        other = ".block_scale" if opcode.scaled else ".ws"
-        keyword_fault(
-            call, "disable-output-lane", f"disable_output_lane: {call.spelling} cannot keep lanes of D, "
-            f"dense opcodes without {other} can", report,
-        )  # fmt: skip
-        return
-    words = _lane_words(call)
-    wanted = MASK_WORDS * opcode.ctas
-    if words is None or len(words) != wanted or not all(_is_word(w) for w in words):
-        found = "that" if words is None or len(words) == wanted else f"{len(words)}"
-        keyword_fault(
-            call, "disable-output-lane", f"disable_output_lane is {found}, expected a tuple of {wanted} "
-            f"32-bit integers: {MASK_WORDS} masks of 32 lanes for each of {opcode.ctas} CTAs", report,
-        )  # fmt: skip
-
-
-def _lane_words(call: TileCall) -> tuple[Any, ...] | None:
-    """The masks: Python integers or expressions; None where the keyword is no tuple."""
-    given = call.params["disable_output_lane"]
-    if isinstance(given, nodes.Tuple):
-        return given.items
-    value = given.value if isinstance(given, nodes.Static) else given
-    return value if isinstance(value, tuple) else None
-
-
-def _is_word(word: Any) -> bool:
-    known = _known_integer(word)
-    if known is not None:
-        return 0 <= known < 1 << 32
-    return _is_integer(word) and word.type.dtype.bits == 32
-
-
-def _check_mask(call: TileCall, opcode: Opcode, report: Report) -> None:
-    mask = call.params["zero_column_mask"]
-    if mask is None:
-        return
-    known = _known_integer(mask)
-    if not opcode.weight_stationary:
-        message, help_ = (
-            f"zero_column_mask: {call.spelling} has no such operand, tcgen05.mma.ws has",
-            None,
-        )
-    elif known is None and not _is_integer(mask):
-        message, help_ = (
-            "zero_column_mask is no integer, expected the 64-bit descriptor of a mask",
-            None,
-        )
-    elif known is not None and not 0 <= known < 1 << 64:
-        message, help_ = f"zero_column_mask is {known}, expected a uint64", None
-    elif known is not None and known & column_mask.RESERVED_BITS:
-        message = f"zero_column_mask is {known:#x}, whose bits 36 to 38, 62 and 63 are to be 0"
-        help_ = None
-    elif known is not None and column_mask.shift(known):
-        message = (
-            f"zero_column_mask shifts the columns by {column_mask.shift(known)}, expected 0: the instruction "
-            "descriptor of a tile call allows no shift"
-        )
-        help_ = "start B's region at the column"
-    else:
-        return
-    keyword_fault(call, "zero-column-mask", message, report, help_)
-
-
-def _is_integer(expr: Any) -> bool:
-    return (
-        isinstance(expr, nodes.Expr)
-        and isinstance(expr.type, nodes.ScalarType)
-        and expr.type.dtype.is_integer
-    )
-
-
-def _known_integer(value: Any) -> int | None:
-    if isinstance(value, nodes.Expr):
-        return build.as_int(value) if _is_integer(value) else None
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
 # --- legality: tensor memory
 
 
@@ -282,12 +179,11 @@ def _check_a(call: TileCall, what: Product, d: Walk | None, report: Report) -> W
             "the contract has no image of it there", report,
         )  # fmt: skip
         return None
-    banked = path.parts > 1 and what.opcode.weight_stationary
-    banks = path.part_lanes if banked else path.part_lanes[:1]
+    banks = path.part_lanes[: what.banks]
     bits = np.arange(what.k, dtype=np.int64) * what.a.stored.bits
     lanes, starts = np.broadcast_arrays(banks[:, None, None] + path.row_lanes[:, None], bits)
-    rows = (*((len(banks),) if banked else ()), path.rows)
-    copies = ((path.parts, int(path.part_lanes[1])),) if len(banks) < path.parts else ()
+    rows = (*((what.banks,) if what.banks > 1 else ()), path.rows)
+    copies = ((path.parts, int(path.part_lanes[1])),) if what.banks < path.parts else ()
     image = Image((*rows, what.k), lanes, starts, path.first_lanes, copies)
     laid = _check_image(call, 1, image, _a_recipe(what), report)
     if laid is not None and d is not None and not _check_first_lanes(call, laid, d, report):
@@ -327,7 +223,7 @@ def _check_factors(call: TileCall, what: Product, position: int, report: Report)
 
 def _check_first_bytes(call: TileCall, what: Product, laid: Walk, report: Report) -> bool:
     """The byte of a column where the factors start is a number, one that the instruction can say."""
-    legal = tuple(range(0, FACTORS_PER_COLUMN, what.factors))
+    legal = what.first_bytes
     mod, rem = call.context.congruence(laid.symbolic)
     if mod % FACTORS_PER_COLUMN or not isinstance(rem, int):
         operand_fault(
@@ -375,7 +271,7 @@ def _check_image(
         and matrices.has_axes(call, NAMES[position], laid, trial)
         and tensor_image.lies_as(call, laid, image, trial)
     )
-    _advise(trial, recipe, report)
+    hand_on(trial, report, _ABOUT_LAYOUT, recipe)
     return laid if right else None
 
 
@@ -384,14 +280,6 @@ _ABOUT_LAYOUT = {
     "tcgen05_mma/repeat-axes", "tcgen05_mma/space",
 }  # fmt: skip
 """Faults that the operand's declaration or view answers."""
-
-
-def _advise(trial: Report, recipe: str, report: Report) -> None:
-    """Hands the faults on, with how such an operand is written where that is the answer."""
-    for found in trial.diagnostics:
-        if found.code in _ABOUT_LAYOUT:
-            found = replace(found, notes=(*found.notes, ("help", recipe)))
-        report.diagnostics.append(found)
 
 
 # How operands in tensor memory are declared, for messages.
@@ -406,7 +294,7 @@ def _d_recipe(what: Product) -> str:
 
 
 def _a_recipe(what: Product) -> str:
-    banks = f"{BANKS}, " if what.path.parts > 1 and what.opcode.weight_stationary else ""
+    banks = f"{what.banks}, " if what.banks > 1 else ""
     return _recipe(
         what, "A", f"M_repeat, K_repeat, {banks}{what.path.rows}, {what.k}", what.a.stored
     )
@@ -442,7 +330,7 @@ def _check_shared(call: TileCall, what: Product, position: int, report: Report) 
         laid = contracts.shaped(call, operand, (rows, what.k), trial)
     if laid is not None and not matrices.has_axes(call, NAMES[position], laid, trial):
         laid = None
-    _advise(trial, _shared_recipe(what, position, rows, format_), report)
+    hand_on(trial, report, _ABOUT_LAYOUT, _shared_recipe(what, position, rows, format_))
     if laid is None:
         return None
     major = _major(call, position)
@@ -540,7 +428,7 @@ def bind(call: TileCall) -> list[Step]:
     descriptor is a constant; descriptors are made once for repeats that differ by constants."""
     what = product_of(call, Report())
     assert what is not None, "the call was checked"
-    lanes, mask = _masks(call)
+    lanes, mask = product_masks.operands(call)
     form = _form(call, lanes, mask)
     steps: list[Step] = []
     sources = [_source(call, position, steps) for position in range(len(call.operands))]
@@ -566,27 +454,6 @@ def _truth(value: bool | nodes.Expr) -> Registers:
 
 def _scalar(expr: nodes.Expr) -> Registers:
     return Registers((Value(expr),))
-
-
-def _masks(call: TileCall) -> tuple[tuple[Registers, ...], tuple[Registers, ...]]:
-    """The operands of the optional masks: none where a mask changes nothing."""
-    words = _lane_words(call) or ()
-    if all((isinstance(w, int) and w == 0) or _known_integer(w) == 0 for w in words):
-        words = ()
-    lanes = tuple(Value(_as_type(word, dtypes.uint32)) for word in words)
-    mask = call.params["zero_column_mask"]
-    zeros = () if mask is None or _known_integer(mask) == 0 else (mask,)
-    return (
-        (Registers(lanes),) if lanes else (),
-        tuple(_scalar(_as_type(z, dtypes.uint64)) for z in zeros),
-    )
-
-
-def _as_type(value: Any, dtype: DType) -> nodes.Expr:
-    known = _known_integer(value)
-    if known is not None:
-        return build.const(known & (1 << dtype.bits) - 1, dtype)
-    return build.cast(value, dtype)
 
 
 def _form(call: TileCall, lanes: tuple[Registers, ...], mask: tuple[Registers, ...]) -> Form:
@@ -636,9 +503,6 @@ def _instruction_words(call: TileCall, what: Product) -> Callable[[int, int], Re
 
 # --- what the hardware does
 
-Cells = npt.NDArray[np.uint32]
-Codes = npt.NDArray[Any]
-
 
 def execute(issue: Issue, machine: Machine) -> None:
     """Each thread's product is one operation, in the tensor memory of every CTA that it works on."""
@@ -661,18 +525,6 @@ def execute(issue: Issue, machine: Machine) -> None:
 
 class _Fault(Exception):
     """What is wrong with an instruction: a code and a message."""
-
-
-class _Part(NamedTuple):
-    """The product in one CTA: where among the sources A, B, the old D (None: it is left out) and scale
-    factors are, which of D's cells are written, and where they lie."""
-
-    a: int
-    b: int
-    d: int | None
-    factors: tuple[int, ...]
-    written: npt.NDArray[np.bool_]
-    destination: TensorCells
 
 
 @dataclass(slots=True)
@@ -700,7 +552,7 @@ class _Issued:
     def _operation(self, ctas: tuple[int, ...]) -> TensorOperation:
         opcode = opcode_of(self.form.spelling)
         says = self._instruction(opcode)
-        work = _Work(opcode, says, self._zero_columns(opcode, says))
+        work = Work(opcode, says, self._zero_columns(opcode, says))
         sources: list[TensorSource] = []
         parts = [self._part(work, number, cta, sources) for number, cta in enumerate(ctas)]
         return TensorOperation(
@@ -763,7 +615,7 @@ class _Issued:
             )
         return found
 
-    def _part(self, work: _Work, number: int, cta: int, sources: list[TensorSource]) -> _Part:
+    def _part(self, work: Work, number: int, cta: int, sources: list[TensorSource]) -> Part:
         def add(source: TensorSource) -> int:
             sources.append(source)
             return len(sources) - 1
@@ -777,7 +629,7 @@ class _Issued:
             self._apart(name, source, cells)
         if a is not None:
             self._apart("a", a, cells)
-        return _Part(
+        return Part(
             add(a or self._in_shared(work, "a", cta)),
             add(self._in_shared(work, "b", cta)),
             add(cells) if self.given["enable_input_d"][0] else None,
@@ -791,10 +643,10 @@ class _Issued:
         least, last = written.columns.min(), written.columns.max()
         if not ((source.columns >= least) & (source.columns <= last)).any():
             return  # as usual, and quickly seen
-        read, sums = (c.lanes << 16 | c.columns for c in (source, written))
+        read, sums = (c.lanes << LANE_SHIFT | c.columns for c in (source, written))
         shared = np.intersect1d(read, sums)
         if shared.size:
-            lane, column = divmod(int(shared[0]), 1 << 16)
+            lane, column = split_address(int(shared[0]))
             raise _Fault(
                 "sim/tmem-overlap", f"{name} of {self.form.spelling} lies in {shared.size} cells that the "
                 f"instruction writes D to while it reads them, lane {lane}, column {column} the first; expected "
@@ -802,8 +654,7 @@ class _Issued:
             )  # fmt: skip
 
     def _address(self, name: str) -> tuple[int, int]:
-        address = self.given[name][0]
-        return address >> 16, address & 0xFFFF
+        return split_address(self.given[name][0])
 
     def _cells(
         self, name: str, cta: int, lanes: IntArray, columns: IntArray, mask: int = 0xFFFF_FFFF
@@ -822,12 +673,12 @@ class _Issued:
             )  # fmt: skip
 
     def _accumulator(
-        self, work: _Work, number: int, cta: int
+        self, work: Work, number: int, cta: int
     ) -> tuple[npt.NDArray[np.bool_], TensorCells]:
         """Which of D's cells are written, and the cells."""
         self._begins("d", work.path.first_lanes)
         lanes, columns = work.path.accumulator(work.says.n)
-        words = self.given.get("disable_output_lane", [])[MASK_WORDS * number :][:MASK_WORDS]
+        words = self.given.get("disable_output_lane", [])[LANE_WORDS * number :][:LANE_WORDS]
         kept = np.zeros(SLABS * SLAB_LANES, np.bool_)
         if words:
             kept = np.unpackbits(np.asarray(words, "<u4").view(np.uint8), bitorder="little").astype(
@@ -837,7 +688,7 @@ class _Issued:
         mask = 0xFFFF if work.says.d.dtype.bits == 16 else 0xFFFF_FFFF
         return written, self._cells("d", cta, lanes[written], columns[written], mask)
 
-    def _in_tmem(self, work: _Work, cta: int) -> TensorCells:
+    def _in_tmem(self, work: Work, cta: int) -> TensorCells:
         """A, of every part of the columns: (parts, rows, cells of a row)."""
         self._begins("a", (self._address("d")[0],))
         if work.says.transpose_a:
@@ -849,8 +700,8 @@ class _Issued:
         lanes, columns = np.broadcast_arrays(lanes, columns)
         return self._cells("a", cta, lanes, columns)
 
-    def _in_shared(self, work: _Work, name: str, cta: int) -> SharedBlocks:
-        """A's or B's blocks of 16 bytes in one CTA, as ``_Work.from_shared`` takes them."""
+    def _in_shared(self, work: Work, name: str, cta: int) -> SharedBlocks:
+        """A's or B's blocks of 16 bytes in one CTA, as ``Work.from_shared`` takes them."""
         bits, format_, major, rows = self.given[name][0], *work.side(name)
         fields = descriptor.sm_100_fields(bits)
         if fields is None:
@@ -869,7 +720,7 @@ class _Issued:
         at = descriptor.chunk_addresses(fields, (rows, work.k), format_.stored.bits, major)
         return SharedBlocks(self.named[name], cta, at.reshape(-1))
 
-    def _factors(self, work: _Work, name: str, cta: int) -> TensorCells:
+    def _factors(self, work: Work, name: str, cta: int) -> TensorCells:
         """Scale factors of every row in every slab: (slabs, rows). Where D's columns are in parts, a slab has
         those of its part, and what stands for the others is not looked at."""
         self._begins(name, (0,))
@@ -878,7 +729,8 @@ class _Issued:
             if name == "sfa"
             else (work.says.n, work.path.parts, work.says.sfb_byte)
         )
-        if byte % work.factors:
+        assert work.scale is not None, "the opcode has scale factors"
+        if byte not in work.scale.ids(work.k):
             raise _Fault(
                 "sim/instruction-descriptor", f"{name} of {self.form.spelling} starts in byte {byte} of a column: "
                 f"{work.factors} factors are aligned to their number"
@@ -889,101 +741,6 @@ class _Issued:
         )
         mask = ((1 << FACTOR_BITS * work.factors) - 1) << FACTOR_BITS * byte
         return self._cells(name, cta, lanes, columns, mask)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Work:
-    """What an instruction computes, and how its sources' bits become matrices."""
-
-    opcode: Opcode
-    says: Instruction
-    zeros: npt.NDArray[np.bool_] | None
-
-    @property
-    def path(self) -> Datapath:
-        return datapath(self.says.m, self.opcode.ctas, self.opcode.weight_stationary)
-
-    @property
-    def k(self) -> int:
-        return self.opcode.kind.depths(self.opcode.ctas, self.opcode.weight_stationary)[0]
-
-    @property
-    def factors(self) -> int:
-        """Scale factors of a row."""
-        scale = self.opcode.kind.scale(self.opcode.factors, self.k)
-        return scale.factors(self.k) if scale is not None else 0
-
-    def side(self, name: str) -> tuple[shapes.Format, descriptor.Major, int]:
-        """Format, major order and rows in a CTA of A or B in shared memory."""
-        if name == "a":
-            return self.says.a, "mn" if self.says.transpose_a else "k", self.path.rows
-        columns = self.says.n // self.opcode.ctas
-        return self.says.b, "mn" if self.says.transpose_b else "k", columns
-
-    def run(self, parts: list[_Part], found: list[npt.NDArray[Any]]) -> list[Cells]:
-        """D's written cells in every CTA."""
-        b = np.concatenate([self._from_shared("b", found[part.b]) for part in parts])
-        if self.zeros is not None:
-            b[self.zeros] = 0
-        return [self._in_cta(part, b, found)[part.written] for part in parts]
-
-    def _in_cta(self, part: _Part, b: Codes, found: list[npt.NDArray[Any]]) -> Cells:
-        a = self._a(found[part.a])
-        d = None
-        if part.d is not None:
-            d = np.zeros(part.written.shape, np.uint32)
-            d[part.written] = found[part.d]
-        bytes_ = self.says.sfa_byte, self.says.sfb_byte
-        factors = [self._factor_codes(found[i], byte) for i, byte in zip(part.factors, bytes_)]
-        everywhere = slice(None), slice(None)
-        if all(bool((x == x[:1]).all()) for x in (a, *factors)):
-            return self._multiplied(a[0], b, d, [x[0] for x in factors], everywhere)
-        result = np.empty(part.written.shape, np.uint32)
-        for slab in range(SLABS):
-            where = self.path.slab(slab, self.says.n)
-            own = a[slab * len(a) // SLABS]
-            result[where] = self._multiplied(own, b, d, [x[slab] for x in factors], where)
-        return result
-
-    def _multiplied(
-        self, a: Codes, b: Codes, d: Cells | None, factors: list[Codes], where: tuple[slice, slice]
-    ) -> Cells:
-        """Some rows and columns of D, with what one slab has."""
-        rows, columns = where
-        scales = None
-        if self.says.scale is not None:
-            scales = numeric.BlockScales(self.says.scale.ptx, factors[0][rows], factors[1][columns])
-        return numeric.tensor_core_multiply_accumulate(
-            self._kind, (self.says.d.ptx, self.says.a.ptx, self.says.b.ptx),
-            a[rows], b[columns], None if d is None else d[where], saturate=self.says.saturate,
-            negate_a=self.says.negate_a, negate_b=self.says.negate_b, scales=scales,
-        )  # fmt: skip
-
-    @property
-    def _kind(self) -> numeric.Kind:
-        return cast(numeric.Kind, self.opcode.kind.name)
-
-    def _from_shared(self, name: str, blocks: npt.NDArray[np.uint8]) -> Codes:
-        """Codes (rows, K) of blocks, which lie along K, or for MN-major along M or N."""
-        format_, major, rows = self.side(name)
-        if major == "k":
-            codes = packing.codes_in_shared(self._kind, format_.ptx, blocks.reshape(rows, -1, 16))
-            return codes.reshape(rows, -1)
-        words = np.ascontiguousarray(blocks).view(f"<u{format_.stored.bytes}")
-        return np.ascontiguousarray(words.reshape(self.k, rows).T)
-
-    def _a(self, found: npt.NDArray[Any]) -> Codes:
-        """A's codes for every part of D's columns that has an A of its own: (parts, rows, K)."""
-        if found.ndim == 2:
-            return self._from_shared("a", found)[None]
-        cells = found.reshape(self.path.parts, self.path.rows, -1)
-        return packing.codes_in_tensor_memory(self._kind, self.says.a.ptx, cells)
-
-    def _factor_codes(self, cells: Cells, byte: int) -> Codes:
-        """(slabs, rows, factors of a row)"""
-        at = (byte + np.arange(self.factors)) * FACTOR_BITS
-        codes = cells.reshape(SLABS, -1, 1) >> at.astype(np.uint32)
-        return codes.astype(np.uint8)
 
 
 FAMILY = Family(

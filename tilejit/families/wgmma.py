@@ -8,7 +8,6 @@ operands become descriptors (``tile.descriptor``), how a tensor core rounds (``s
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from functools import cache
 from itertools import product
 from typing import NamedTuple
@@ -38,6 +37,7 @@ from tilejit.tile.family import (
     Step,
     Value,
 )
+from tilejit.tile.faults import hand_on
 from tilejit.tile.fragments import (
     LANES,
     WARPGROUP_LANES,
@@ -307,7 +307,7 @@ def _check_registers(
     laid = laid_fragment(call, operand, fragment, trial, written=position == 0)
     if laid is not None and not matrices.has_axes(call, NAMES[position], laid, trial):
         laid = None
-    _advise(trial, _register_recipe(call, form, position), report)
+    hand_on(trial, report, _ABOUT_LAYOUT, _register_recipe(call, form, position))
     return laid
 
 
@@ -316,14 +316,6 @@ _ABOUT_LAYOUT = {
     "wgmma/slot-per-thread", "wgmma/overlap", "wgmma/repeat-axes", "wgmma/space",
 }  # fmt: skip
 """Faults that the operand's declaration or view answers."""
-
-
-def _advise(trial: Report, recipe: str, report: Report) -> None:
-    """Hands the faults on, with how such an operand is written where that is the answer."""
-    for found in trial.diagnostics:
-        if found.code in _ABOUT_LAYOUT:
-            found = replace(found, notes=(*found.notes, ("help", recipe)))
-        report.diagnostics.append(found)
 
 
 def _register_recipe(call: TileCall, form: Form, position: int) -> str:
@@ -376,7 +368,7 @@ def _check_shared(
         return None
     trial = Report()
     if not contracts.in_space(call, operand, ("shared",), trial):
-        _advise(trial, _shared_recipe(form, position), report)
+        hand_on(trial, report, _ABOUT_LAYOUT, _shared_recipe(form, position))
         return None
     stored = STORED[shape.a_type if position == 1 else shape.b_type]
     if operand.dtype not in (stored, dtypes.container(stored.bits)):
@@ -387,7 +379,7 @@ def _check_shared(
     laid = contracts.shaped(call, operand, (rows, shape.stored_depth), trial, warpgroups=True)
     if laid is not None and not matrices.has_axes(call, NAMES[position], laid, trial):
         laid = None
-    _advise(trial, _shared_recipe(form, position), report)
+    hand_on(trial, report, _ABOUT_LAYOUT, _shared_recipe(form, position))
     if laid is None:
         return None
     if majors_right and descriptor.extract(call, laid, _major(call, position), report) is None:

@@ -15,7 +15,16 @@ TENSOR_LANES = 128
 TENSOR_COLUMNS = 512
 """Tensor memory of a CTA: lanes, and columns of cells."""
 CELL_BITS = 32
+SLABS, SLAB_LANES = 4, 32
+"""Lanes that one warp of four loads and stores, and that multiply among themselves."""
+HALF_SLAB_LANES = SLAB_LANES // 2
 LANE_SHIFT = 16
+"""An address has its lane above its column."""
+
+
+def split_address(address: int) -> tuple[int, int]:
+    """Lane and column of an address, 32 bits."""
+    return address >> LANE_SHIFT, address & (1 << LANE_SHIFT) - 1
 
 
 def fault(type_: nodes.TensorType) -> str | None:

@@ -14,8 +14,10 @@ An operand whose rows run along K is K-major: A as given, B transposed. Otherwis
 (or N); slices are then *panels*, 64 elements of M (or N) wide. TMA fills what lies beyond a matrix with
 zeros and does not store it.
 
-What TMA cannot address is copied to where it can, where that pays; else ``kernels.matmul_mma``
-computes, as it does on other GPUs; on those of compute capability 10 and 11 ``kernels.matmul_tcgen05``. Not here: what the tile shapes cost (``benchmarks/notes.md``).
+What TMA cannot address is copied to where it can, where that pays; else ``kernels.matmul_mma`` computes, as
+it does on other GPUs. On those of compute capability 10 and 11 the kernel is ``kernels.matmul_tcgen05``'s.
+
+Not here: what the tile shapes cost (``benchmarks/notes.md``).
 """
 
 from __future__ import annotations

@@ -63,6 +63,10 @@ class TcgenPlan:
             raise ValueError(f"order is {self.order!r}, expected {', '.join(schedulers.ORDERS)}")
         if self.ctas > 2:
             raise ValueError(f"{self.ctas} CTAs compute a tile, expected 1 or 2")
+        if self.sms < self.ctas:
+            raise ValueError(f"{self.sms} SMs run no pair of CTAs at a time, expected at least 2")
+        if self.order == "hilbert" and self.group_m & (self.group_m - 1):
+            raise ValueError(f"Hilbert's curve over {self.group_m} rows, expected a power of two")
         if self.tile_n not in WIDTHS:
             raise ValueError(f"a tile has {self.tile_n} columns, expected one of {WIDTHS}")
         if not self.b_k_major and self.own_columns % slices.PANEL:
@@ -269,7 +273,7 @@ def plan_matmul(m: int, n: int, a_k_major: bool, b_k_major: bool, sms: int) -> T
         replace(_SHAPES[ctas, tile_n], a_k_major=a_k_major, b_k_major=b_k_major, sms=sms)
         for ctas in (2, 1)
         for tile_n in reversed(WIDTHS)
-        if b_k_major or tile_n // ctas % slices.PANEL == 0
+        if ctas <= sms and (b_k_major or tile_n // ctas % slices.PANEL == 0)
     ]
     return min(plans, key=cost)
 

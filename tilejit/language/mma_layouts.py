@@ -5,8 +5,9 @@ data, and gives the same value inside a kernel (at compile time) and outside. Re
 from the instruction table, so a layout fits every form that ``T.ptx`` knows.
 
 Source: contract "warp matrix multiply-accumulate", "matrix loads and stores"; PTX ISA, fragments of
-mma.m16n8k* and wgmma.m64nNk*, canonical layouts of matrix descriptors. How the layouts fit together: docs/layouts.md. Not here: what the instructions require
-(families), tensor memory (``tensor_memory_layouts``), other layouts (``T.layout``).
+mma.m16n8k* and wgmma.m64nNk*, canonical layouts of matrix descriptors. How the layouts fit together:
+docs/layouts.md. Not here: what the instructions require (families), tensor memory
+(``tensor_memory_layouts``), other layouts (``T.layout``).
 """
 
 from __future__ import annotations

@@ -19,28 +19,30 @@ from typing import Literal, NamedTuple
 
 from tilejit.dtypes import DType
 from tilejit.dtypes import dtype as as_dtype
+from tilejit.ir.tensor_memory import (
+    CELL_BITS,
+    HALF_SLAB_LANES,
+    SLAB_LANES,
+    SLABS,
+    TENSOR_COLUMNS,
+    TENSOR_LANES,
+)
 from tilejit.layout import Iter, LayoutError, TileLayout, row_major
 
 Letter = Literal["A", "B", "C", "D", "E", "F", "G"]
 Operand = Literal["D", "A", "SFA", "SFB"]
 
-LANES = 128
-COLUMNS = 512
-CELL_BITS = 32
-SLAB_LANES = 32
-"""Lanes that one warp of a warpgroup loads and stores."""
-HALF_SLAB_LANES = 16
 OPERANDS = ("D", "A", "SFA", "SFB")
-CELL_FACTORS = 4
+CELL_FACTORS = CELL_BITS // 8
 """Scale factors of 8 bits in a cell."""
 
 
 class Datapath(NamedTuple):
-    """Where the rows and columns of D lie. ``folds``: parts of its columns in different lanes.
+    """Where the rows and columns of D lie. ``parts``: of D's columns, in different lanes.
     ``half``: 16 rows in each slab of 32 lanes. ``used_by``: the instructions, for messages."""
 
     rows: int
-    folds: int
+    parts: int
     half: bool
     used_by: str
 
@@ -118,7 +120,7 @@ def tmem_mma_operand_layout(
         )
     extents = _extents("extents of an operand", shape)
     letter = _datapath_of(M, cta_group, ws, sparse)
-    if group is not None and (operand != "D" or DATAPATHS[letter].folds == 1):
+    if group is not None and (operand != "D" or DATAPATHS[letter].parts == 1):
         raise LayoutError(
             "group= cuts the columns of D in layouts B (M=128 of two CTAs) and E (M=64 with .ws), "
             f"got {operand} in layout {letter}"
@@ -150,7 +152,7 @@ def _accumulator(
         across = _columns(letter, path, columns, step)
     else:
         across = _grouped_columns(path, columns, step, group)
-    width = columns // path.folds * step
+    width = columns // path.parts * step
     return _repeated("D", repeats, (*_rows(path), *across), width, bits)
 
 
@@ -191,7 +193,7 @@ def _scale_factors(
         raise LayoutError(
             f"{operand} has 1, 2 or 4 factors in a row (scale_vec::1X, 2X, 4X), got {factors}"
         )
-    parts = path.folds if operand == "SFB" else 1
+    parts = path.parts if operand == "SFB" else 1
     if rows % parts:
         raise LayoutError(
             f"SFB of {path.used_by} has a half of its rows for each half of D's columns, got {rows}"
@@ -204,12 +206,12 @@ def _scale_factors(
     iters = (
         Iter(deep // shared, width, "TCol"),
         Iter(shared, factors, "TCol"),
-        Iter(parts, LANES // parts, "TLane"),
+        Iter(parts, TENSOR_LANES // parts, "TLane"),
         Iter(slabs, CELL_FACTORS, "TCol"),
         Iter(min(rows // parts, SLAB_LANES), 1, "TLane"),
         Iter(factors, 1, "TCol"),
     )
-    copies = (Iter(LANES // SLAB_LANES // parts, SLAB_LANES, "TLane"),)
+    copies = (Iter(SLABS // parts, SLAB_LANES, "TLane"),)
     return _repeated(operand, outer, iters, width * (deep // shared), bits, copies)
 
 
@@ -269,14 +271,14 @@ def _rows(path: Datapath) -> tuple[Iter, ...]:
 
 def _columns(letter: str, path: Datapath, columns: int, step: int) -> tuple[Iter, ...]:
     """Iters of the columns of a datapath, ``step`` apart."""
-    if columns % path.folds:
+    if columns % path.parts:
         raise LayoutError(
-            f"layout {letter} ({path.used_by}) puts {path.folds} parts of the columns into different "
-            f"lanes: {columns} columns, expected a multiple of {path.folds}"
+            f"layout {letter} ({path.used_by}) puts {path.parts} parts of the columns into different "
+            f"lanes: {columns} columns, expected a multiple of {path.parts}"
         )
     return (
-        Iter(path.folds, LANES // path.folds, "TLane"),
-        Iter(columns // path.folds, step, "TCol"),
+        Iter(path.parts, TENSOR_LANES // path.parts, "TLane"),
+        Iter(columns // path.parts, step, "TCol"),
     )
 
 
@@ -285,15 +287,15 @@ def _grouped_columns(
 ) -> tuple[Iter, ...]:
     """Iters of the columns of several instructions side by side."""
     parts = _extents("group", group)
-    if len(parts) != 3 or parts[1] != path.folds or math.prod(parts) != columns:
+    if len(parts) != 3 or parts[1] != path.parts or math.prod(parts) != columns:
         raise LayoutError(
-            f"group={tuple(group)} of {columns} columns, expected (s, {path.folds}, n) with "
-            f"s·{path.folds}·n = {columns}"
+            f"group={tuple(group)} of {columns} columns, expected (s, {path.parts}, n) with "
+            f"s·{path.parts}·n = {columns}"
         )
     instructions, _, width = parts
     return (
         Iter(instructions, width * step, "TCol"),
-        Iter(path.folds, LANES // path.folds, "TLane"),
+        Iter(path.parts, TENSOR_LANES // path.parts, "TLane"),
         Iter(width, step, "TCol"),
     )
 
@@ -308,9 +310,9 @@ def _repeated(
 ) -> TileLayout:
     """``atom`` for every repeat, ``width`` elements apart."""
     columns = math.prod(repeats) * width * bits / CELL_BITS
-    if columns > COLUMNS:
+    if columns > TENSOR_COLUMNS:
         raise LayoutError(
-            f"{operand} needs {columns:g} columns of tensor memory, which has {COLUMNS}: "
+            f"{operand} needs {columns:g} columns of tensor memory, which has {TENSOR_COLUMNS}: "
             f"{math.prod(repeats)} × {width * bits / CELL_BITS:g}"
         )
     outer = row_major(tuple(repeats)).shard if repeats else ()

@@ -4,6 +4,9 @@ The opcode names the kind, the CTA group, ``.ws`` and the scale vector; M, N, th
 orders are in the instruction descriptor, which no assembler reads. So these tables are what stands
 between a wrong shape and a wrong result. M and N count both CTAs of a group.
 
+Where sources differ, a shape is here if all have it: for floats without scale factors table 39 has N in
+steps of 8 with M=128 of one CTA; CUTLASS and TIRx ask for 16.
+
 Source: PTX ISA 9.0, "Matrix shape" (table 39) and its target note, "Instruction descriptor" (tables 42
 to 44), "Transpose and negate operations" (49, 50), "Valid combinations of type-size, major-ness and
 swizzling" (52), "Block scaling" (54, 55). Not here: opcodes (``ptx.tables.tcgen05_mma``), where operands
@@ -194,14 +197,20 @@ def _to_s32(*formats: Format) -> Accumulator:
     return Accumulator(dtypes.int32, "s32", 2, tuple(f.name for f in formats))
 
 
-def _unscaled(
-    k: int, single: tuple[int, ...] = _STEPS_OF_8, pair: tuple[int, ...] = _STEPS_OF_16
-) -> tuple[Shape, ...]:
+def _floats(k: int) -> tuple[Shape, ...]:
     return (
-        Shape(1, False, (64, 128), single, k),
-        Shape(2, False, (128, 256), pair, k),
+        Shape(1, False, (64,), _STEPS_OF_8, k),
+        Shape(1, False, (128,), _STEPS_OF_16, k),
+        Shape(2, False, (128, 256), _STEPS_OF_16, k),
         Shape(1, True, (32, 64, 128), _WS_COLUMNS, k),
     )
+
+
+_INTEGER_SHAPES = (
+    Shape(1, False, (64, 128), _INTEGER_STEPS, 32),
+    Shape(2, False, (128, 256), _STEPS_OF_32, 32),
+    Shape(1, True, (32, 64, 128), _WS_COLUMNS, 32),
+)
 
 
 def _scaled(k: int) -> tuple[Shape, ...]:
@@ -216,11 +225,11 @@ _PACKED_F4_SHAPES = (*_scaled(64), Shape(2, False, (256,), _STEPS_OF_16, 96, "sm
 KINDS: dict[str, Kind] = {
     kind.name: kind
     for kind in (
-        Kind("f16", (_F16, _BF16), (_to_f16(_F16), _to_f32(_F16, _BF16)), _unscaled(16)),
-        Kind("tf32", (_TF32,), (_to_f32(_TF32),), _unscaled(8)),
-        Kind("f8f6f4", _F8F6F4, (_to_f16(*_F8F6F4), _to_f32(*_F8F6F4)), _unscaled(32)),
+        Kind("f16", (_F16, _BF16), (_to_f16(_F16), _to_f32(_F16, _BF16)), _floats(16)),
+        Kind("tf32", (_TF32,), (_to_f32(_TF32),), _floats(8)),
+        Kind("f8f6f4", _F8F6F4, (_to_f16(*_F8F6F4), _to_f32(*_F8F6F4)), _floats(32)),
         Kind(
-            "i8", (_U8, _S8), (_to_s32(_U8, _S8),), _unscaled(32, _INTEGER_STEPS, _STEPS_OF_32),
+            "i8", (_U8, _S8), (_to_s32(_U8, _S8),), _INTEGER_SHAPES,
             negates=False, saturates=True, min_target=INTEGER_TARGET,
         ),
         Kind(

@@ -189,8 +189,7 @@ class Scheduler:
     def _deadlock(self) -> None:
         """Nobody can run, unless to spin, and somebody waits."""
         waiting = [*self.ready, *self.barriers.waiting, *self.suspended]
-        # Who lacks columns is told why; others often wait for such a warp.
-        waiting.sort(key=lambda c: c.wait is None or c.wait.kind != "tensor memory")
+        waiting.sort(key=_how_derived)
         self._check_branches(waiting)
         self._check_counting()
         first = waiting[0]
@@ -333,6 +332,14 @@ def _warps(numbers: Ints) -> str:
 def _skipped(frame: Frame) -> bool:
     """Are there lanes that did not take the branch, and have not run since?"""
     return isinstance(frame, IfFrame) and (frame.orelse is None or bool(frame.orelse.any()))
+
+
+def _how_derived(c: Cohort) -> int:
+    """Who lacks columns is told why, and others often wait for such a warp; a barrier of the cluster says
+    least: another CTA lacks what keeps its warps from it."""
+    if c.wait is None:
+        return 1
+    return {"tensor memory": 0, "cluster": 2}.get(c.wait.kind, 1)
 
 
 def _others_help(c: Cohort, ahead: Ahead) -> bool:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tilejit.ir.tensor_memory import TENSOR_COLUMNS, split_address
 from tilejit.sim import access
 from tilejit.sim.faults import Site, place
 from tilejit.sim.geometry import LANES, Bools, Ints
-from tilejit.tile.family import TENSOR_COLUMNS
 
 if TYPE_CHECKING:
     from tilejit.sim.batch import Batch
@@ -107,7 +107,7 @@ class TensorAllocation:
         if (given != wanted).any():
             self._fault("sim/tmem-alloc", f"the lanes of a warp ask `{site.what}` for different numbers of columns",
                         site, notes)  # fmt: skip
-        legal = 1 << max(5, min(9, (wanted - 1).bit_length()))
+        legal = min(max(1 << (wanted - 1).bit_length(), LEAST_COLUMNS), TENSOR_COLUMNS)
         if wanted != legal:
             self._fault(
                 "sim/tmem-alloc",
@@ -251,10 +251,10 @@ class TensorAllocation:
                 if (held.columns, held.pair) != (columns, pair):
                     self._differs(row, held, columns, site)
                 return held
+        lane, column = split_address(address)
         self._fault(
             "sim/tmem-dealloc",
-            f"`{site.what}` of {columns} columns at lane {address >> 16}, column {address & 0xFFFF}, where no "
-            "allocation begins",
+            f"`{site.what}` of {columns} columns at lane {lane}, column {column}, where no allocation begins",
             site,
             [
                 ("where", self.batch.describe_row(row)),

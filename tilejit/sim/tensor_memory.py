@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from tilejit.ir.tensor_memory import SLABS, TENSOR_COLUMNS, TENSOR_LANES, split_address
 from tilejit.sim.faults import Site, place
 from tilejit.sim.geometry import LANES, Bools, Ints
 from tilejit.sim.memory import UNORDERED_NOTE
 from tilejit.sim.tensor_order import Access, Kind, TensorOrder
-from tilejit.tile.family import TENSOR_COLUMNS, TENSOR_LANES, WarpCells
+from tilejit.tile.family import WarpCells
 
 if TYPE_CHECKING:
     from tilejit.sim.batch import Batch
@@ -33,15 +34,7 @@ Note: TypeAlias = tuple[str, str]
 CELLS = TENSOR_LANES * TENSOR_COLUMNS
 CELL_BYTES_OF_CTA = 24 * CELLS
 """Of a CTA's tensor memory with its history, roughly."""
-ADDRESS_SHIFT = 16
-COLUMN_MASK = (1 << ADDRESS_SHIFT) - 1
-SLABS = TENSOR_LANES // LANES
 NOBODY = -1
-
-
-def split_address(address: int) -> tuple[int, int]:
-    """Lane and column of an address."""
-    return address >> ADDRESS_SHIFT & COLUMN_MASK, address & COLUMN_MASK
 
 
 @dataclass(slots=True, eq=False)

@@ -298,7 +298,8 @@ class TensorOrder:
             return None
         return (
             f"nothing synchronises {self.who(stream)} with {self.who(later.stream)} in between",
-            f"an arrival after {BEFORE}, a wait before {AFTER}; or T.cuda.cta_sync() between the two",
+            f"{BEFORE} {self._after_what(earlier)}, then an arrival; in the other thread a wait, then {AFTER}; "
+            "or T.cuda.cta_sync() between the fences",
         )
 
     @staticmethod

@@ -23,6 +23,7 @@ from tilejit.errors import InternalError, fault
 from tilejit.ir import build, nodes
 from tilejit.ir.dims import storage_axis
 from tilejit.ir.linear import divisor, linear, total
+from tilejit.ir.tensor_memory import CELL_BITS, LANE_SHIFT
 from tilejit.layout import ComposeLayout, Iter
 from tilejit.tile.affine import IntArray
 from tilejit.tile.call import TileCall
@@ -100,10 +101,8 @@ def _slots(laid: Walk) -> list[list[int]]:
     return slots
 
 
-UNIT_BITS: dict[nodes.Space, int] = {"global": 8, "shared": 8, "local": 8, "tmem": 32}
+UNIT_BITS: dict[nodes.Space, int] = {"global": 8, "shared": 8, "local": 8, "tmem": CELL_BITS}
 """What an address counts: bytes, or columns of tensor memory."""
-LANE_SHIFT = 16
-"""A tensor memory address has its lane above its column."""
 
 
 def memory_operands(

@@ -4,8 +4,8 @@ Tensor memory has four *slabs* of 32 lanes, and each multiplies with what is in 
 rows and columns of D, the same rows of A where A is in tensor memory, and the scale factors of both.
 
 Source: PTX ISA, "data path layout organization" (layouts A to G), "block scaling"; contract "Tensor Core
-matrix multiply-accumulate"; CUTLASS, ``tmem_sf_frg``, for SFB of M=128 of two CTAs. Not here: layouts that kernels declare (``language.tensor_memory_layouts``),
-where operands begin, sparse A (layout C).
+matrix multiply-accumulate"; CUTLASS, ``tmem_sf_frg``, for SFB of M=128 of two CTAs. Not here: layouts
+that kernels declare (``language.tensor_memory_layouts``), where operands begin, sparse A (layout C).
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ from functools import cache
 
 import numpy as np
 
+from tilejit.ir.tensor_memory import CELL_BITS, HALF_SLAB_LANES, SLAB_LANES, SLABS
 from tilejit.tile.affine import IntArray
 
-SLABS = 4
-SLAB_LANES = 32
-HALF_SLAB_LANES = 16
-FACTORS_PER_COLUMN = 4
-"""Bytes of a 32-bit column: each is a scale factor."""
+FACTOR_BITS = 8
+FACTORS_PER_COLUMN = CELL_BITS // FACTOR_BITS
+"""Bytes of a column: each is a scale factor."""
 
 
 @dataclass(frozen=True, slots=True)

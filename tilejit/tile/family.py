@@ -21,8 +21,6 @@ from tilejit.dtypes import DType
 from tilejit.errors import Report, Span
 from tilejit.ir.nodes import Expr, LambdaExpr, PointerType, ScalarType, Space, Var
 from tilejit.ir.tensor_map import TensorMap, TensorMapSpec
-from tilejit.ir.tensor_memory import TENSOR_COLUMNS as TENSOR_COLUMNS
-from tilejit.ir.tensor_memory import TENSOR_LANES as TENSOR_LANES
 from tilejit.ptx.forms import Form
 
 if TYPE_CHECKING:
@@ -237,7 +235,7 @@ class TensorOperation:
     """One tcgen05.mma, cp or shift by one thread.
 
     ``kind``, ``pair`` and ``pipe`` say which other operations of the thread it runs in order with
-    (``sim.tensor_cores``). ``pipe``: accumulator, shape and kind of an mma, the shape of a cp. ``run``
+    (``sim.tensor_order``). ``pipe``: accumulator, shape and kind of an mma, the shape of a cp. ``run``
     gets what each source holds, cells as uint32 of shape (n,) and blocks as uint8 of shape (n, 16), and
     gives the uint32 cells of every destination."""
 

@@ -28,8 +28,11 @@ PAGE = "docs/contract/raw.md"
 CODE = "tile/register-budget"
 UNIT_REGISTERS = 8
 MOST_REGISTERS = 256
+SM_PARTS = 4
+"""Of an SM, each with a quarter of the registers and every fourth warp."""
 OTHER_REGISTERS = 24
-"""About as many a thread needs beside what wgmma holds: addresses, counters, descriptors."""
+"""About as many a thread needs beside what wgmma, or a load of tensor memory, holds: addresses, counters,
+descriptors."""
 
 
 def at_launch(launch: nodes.LaunchConfig, target: Target) -> int:
@@ -37,7 +40,7 @@ def at_launch(launch: nodes.LaunchConfig, target: Target) -> int:
     bounds leave to a thread."""
     if launch.max_registers_per_thread is not None:
         return launch.max_registers_per_thread // UNIT_REGISTERS * UNIT_REGISTERS
-    warps = -(-launch.threads // LANES)
+    warps = -(-launch.threads // (LANES * SM_PARTS)) * SM_PARTS
     fair = target.limits.registers_per_sm // (warps * LANES * launch.min_blocks_per_sm)
     return min(fair // UNIT_REGISTERS * UNIT_REGISTERS, MOST_REGISTERS)
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilejit.errors import Report
+from tilejit.ir.tensor_memory import CELL_BITS
 from tilejit.tile import tensor_memory
 from tilejit.tile.affine import IntArray
 from tilejit.tile.call import TileCall
+from tilejit.tile.faults import listed, operand_fault
 from tilejit.tile.region import Walk
-from tilejit.tile.tensor_memory import CELL_BITS
-from tilejit.tile.tensor_product import listed, operand_fault
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,25 +82,16 @@ def _cell_text(lane: int, bits: int) -> str:
 
 def _copied(call: TileCall, laid: Walk, image: Image, report: Report) -> bool:
     operand = laid.operand
-    stated = _distances(tensor_memory.replicas(operand))
-    if tensor_memory.replicas_along_lanes(operand) and stated == _distances(image.copies):
+    expected = tensor_memory.distances(image.copies)
+    if tensor_memory.copied_to(operand) == expected:
         return True
-    shown = [f"R[{i.extent}:{i.stride}@{i.axis}]" for i in operand.tile.replica if i.extent > 1]
     wanted = [f"R[{count}:{distance}@TLane]" for count, distance in image.copies]
     why = "the instruction knows one place of each element"
     if image.copies:
         count, distance = image.copies[0]
         why = f"the instruction reads {count} copies, {distance} lanes apart"
     operand_fault(
-        call, operand, "replicas", f"{operand.name} states {', '.join(shown) or 'no replica'}, expected "
+        call, operand, "replicas", f"{operand.name} states {tensor_memory.replicas_text(operand)}, expected "
         f"{', '.join(wanted) or 'none'}: {why}", report,
     )  # fmt: skip
     return False
-
-
-def _distances(copies: tuple[tuple[int, int], ...]) -> list[int]:
-    """How many lanes after the first each copy lies."""
-    found = [0]
-    for count, distance in copies:
-        found = [lanes + i * distance for lanes in found for i in range(count)]
-    return sorted(found)

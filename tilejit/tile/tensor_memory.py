@@ -12,15 +12,13 @@ from __future__ import annotations
 import numpy as np
 
 from tilejit.errors import Report
+from tilejit.ir.tensor_memory import CELL_BITS, TENSOR_COLUMNS, TENSOR_LANES
 from tilejit.tile import contracts
 from tilejit.tile.affine import IntArray
 from tilejit.tile.call import TensorOperand, TileCall
-from tilejit.tile.family import TENSOR_COLUMNS, TENSOR_LANES
 from tilejit.tile.region import Walk
 
-CELL_BITS = 32
 LANE_AXIS = "TLane"
-COLUMN_AXIS = "TCol"
 
 
 def laid(
@@ -57,9 +55,24 @@ def replicas(operand: TensorOperand) -> tuple[tuple[int, int], ...]:
     return tuple((i.extent, i.stride) for i in operand.tile.replica if i.extent > 1)
 
 
-def replicas_along_lanes(operand: TensorOperand) -> bool:
-    """Whether all copies are in other lanes."""
-    return all(i.axis == LANE_AXIS for i in operand.tile.replica if i.extent > 1)
+def copied_to(operand: TensorOperand) -> tuple[int, ...] | None:
+    """How many lanes after the first each copy lies; None where one is elsewhere than in other lanes."""
+    along_lanes = all(i.axis == LANE_AXIS for i in operand.tile.replica if i.extent > 1)
+    return distances(replicas(operand)) if along_lanes else None
+
+
+def distances(copies: tuple[tuple[int, int], ...]) -> tuple[int, ...]:
+    """The same of copies of copies, (count, distance in lanes) each."""
+    found = [0]
+    for count, distance in copies:
+        found = [lanes + i * distance for lanes in found for i in range(count)]
+    return tuple(sorted(found))
+
+
+def replicas_text(operand: TensorOperand) -> str:
+    """In notation, as the layout has them."""
+    shown = [f"R[{i.extent}:{i.stride}@{i.axis}]" for i in operand.tile.replica if i.extent > 1]
+    return ", ".join(shown) or "no replica"
 
 
 def starts_at_columns(call: TileCall, walk: Walk, columns: int, report: Report) -> bool:

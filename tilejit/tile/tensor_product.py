@@ -3,12 +3,12 @@
 The kind that operands and formats have must be the opcode's; M, N and K must be in the kind's table.
 
 Source: contract "Tensor Core matrix multiply-accumulate"; ``ptx.tcgen05_shapes`` is the table. Not here:
-where operands lie, masks (``families.tcgen05_mma``), the descriptor's bits (``instruction_descriptor``).
+where operands lie (``families.tcgen05_mma``), masks (``product_masks``), the descriptor's bits
+(``instruction_descriptor``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple, cast
@@ -20,6 +20,7 @@ from tilejit.ptx import tcgen05_shapes as shapes
 from tilejit.tile import contracts
 from tilejit.tile.call import TensorOperand, TileCall
 from tilejit.tile.datapath import Datapath, datapath
+from tilejit.tile.faults import keyword_fault, listed, operand_fault
 from tilejit.tile.instruction_descriptor import LONG_DEPTH
 
 NAMES = ("D", "A", "B", "SFA", "SFB")
@@ -73,6 +74,17 @@ class Product(NamedTuple):
     def columns(self) -> int:
         """Rows of B in each CTA."""
         return self.n // self.opcode.ctas
+
+    @property
+    def banks(self) -> int:
+        """Matrices A in tensor memory: with .ws one for each part of D's columns."""
+        return self.path.parts if self.opcode.weight_stationary else 1
+
+    @property
+    def first_bytes(self) -> tuple[int, ...]:
+        """Bytes of a column where the scale factors of a row may start."""
+        scale = self.opcode.kind.scale(self.opcode.factors, self.k)
+        return scale.ids(self.k) if scale is not None else ()
 
 
 # --- keywords
@@ -316,35 +328,3 @@ def _scale_help(opcode: Opcode) -> str:
     if opcode.kind.name == "mxf4nvf4":
         return "factors of float8_e4m3fn are for 16 elements: block16, scale_vec::4X"
     return "factors of float8_e4m3fn belong to kind::mxf4nvf4"
-
-
-# --- messages
-
-
-def keyword_fault(
-    call: TileCall, code: str, message: str, report: Report, help_: str | None = None
-) -> None:
-    report.error(
-        f"{call.family}/{code}", message, span=call.span, contract=call.contract, help=help_
-    )
-
-
-def operand_fault(
-    call: TileCall,
-    operand: TensorOperand,
-    code: str,
-    message: str,
-    report: Report,
-    *,
-    where: str | None = None,
-    help_: str | None = None,
-) -> None:
-    report.error(
-        f"{call.family}/{code}", message, span=operand.span, where=where,
-        declared=operand.declared(), contract=call.contract, help=help_,
-    )  # fmt: skip
-
-
-def listed(names: Sequence[object], joint: str = "and") -> str:
-    words = [str(n) for n in names]
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} {joint} {words[-1]}"
