@@ -46,6 +46,22 @@ def test_a_forgotten_scope_is_named_and_the_caret_is_on_the_operand() -> None:
 
 
 @tile.jit
+def without_a_target():
+    T.device_entry(launch=T.cuda.LaunchConfig(grid=1, block=32))
+    T.ptx["tcgen05.fence::after_thread_sync"]()
+
+
+def test_a_forgotten_target_is_named() -> None:
+    with tile.simulation(target="sm_90a"), pytest.raises(tile.TargetError) as caught:
+        without_a_target()
+    (diagnostic,) = caught.value.diagnostics
+    assert diagnostic.code == "target/unsupported"
+    assert '@tile.jit(target="sm_100a")' in dict(diagnostic.notes)["help"]
+    with tile.simulation(target="sm_100a"):
+        without_a_target()
+
+
+@tile.jit
 def kept_axis(X: T.Tensor((8, 4), "float32", align=16)):
     T.device_entry(launch=T.cuda.LaunchConfig(grid=1, block=32))
     for i in T.unroll(8):

@@ -188,9 +188,8 @@ class Call:
 
     @property
     def opcode(self) -> str:
-        vector = f".{self.vector}" if self.vector else ""
-        scaled = f".block_scale{vector}" if self.scale else ""
-        return f"tcgen05.mma{'.ws' * self.ws}.cta_group::{self.ctas}.kind::{self.kind}{scaled}"
+        qualifiers = ".block_scale" * bool(self.scale) + f".{self.vector}" * bool(self.vector)
+        return f"tcgen05.mma{'.ws' * self.ws}.cta_group::{self.ctas}.kind::{self.kind}{qualifiers}"
 
     @property
     def rows(self) -> int:
@@ -981,8 +980,10 @@ def test_the_shape_is_required() -> None:
         (F16, {"sat_d": True}, "saturation", "kind::i8 can"),
         (MXF8, {"sat_d": True}, "saturation", "kind::i8 can"),
         (F16, {"disable_output_lane": (0, 0, 1)}, "disable-output-lane", "is 3, expected a tuple of 4"),
-        (F16, {"disable_output_lane": 1}, "disable-output-lane", "expected a tuple of 4"),
-        (F16, {"disable_output_lane": (0, 0, 0, 1 << 32)}, "disable-output-lane", "32-bit integers"),
+        (F16, {"disable_output_lane": 1}, "disable-output-lane", "is no tuple, expected a tuple of 4"),
+        (F16, {"disable_output_lane": (0, 0, 0, 1 << 32)}, "disable-output-lane", "word 3 of disable_output_lane is 4294967296, expected"),
+        (F16, {"disable_output_lane": (0, -1, 0, 0)}, "disable-output-lane", "word 1 of disable_output_lane is -1"),
+        (F16, {"disable_output_lane": (True, 0, 0, 0)}, "disable-output-lane", "word 0 of disable_output_lane is True"),
         (some(F16, ctas=2), {"disable_output_lane": (1,) * 4}, "disable-output-lane", "a tuple of 8"),
         (MXF8, {"disable_output_lane": (1,) * 4}, "disable-output-lane", "dense opcodes without .block_scale"),
         (some(F16, ws=True), {"disable_output_lane": (1,) * 4}, "disable-output-lane", "without .ws"),
@@ -1134,6 +1135,31 @@ def test_what_overlaps() -> None:
     part = kit.region(views.reshape(a, (1, 1, 128, 128)), (0, 0, 0, 32), (1, 1, 128, 16))
     refused("source-overlap", "A shares columns with D", call=some(F16, a_space="tmem"), a=part,
             d=views.reshape(both, (1, 1, 128, 64)))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("ws", "repeats"), [(False, (1, 1, 2)), (False, (2, 1, 1)), (True, (1, 2, 1))]
+)
+@pytest.mark.parametrize("use", ["use", "lastuse", "fill", "discard"])
+def test_the_collector_has_one_matrix(ws: bool, repeats: tuple[int, int, int], use: str) -> None:
+    call = some(F16, ws=ws, vector=f"collector::{'b1' if ws else 'a'}::{use}", repeats=repeats)
+    name, other = ("B", (2, 1, 1)) if ws else ("A", (1, 2, 1))
+    if use in ("use", "lastuse"):
+        refused("collector", f"2 repeats of {name}", "expected one repeat", call=call)
+    else:
+        assert codes(program(call)) == []
+    assert codes(program(some(call, repeats=other))) == []
+
+
+def test_factors_of_rows_that_no_strides_place() -> None:
+    """40 rows are the first of 64, as the refusal of a layout for 40 says."""
+    with pytest.raises(layout.LayoutError, match=r"use the first 40, the region \[:, :, :40, :\]"):
+        plan_of(some(MXF8, n=40))
+    sfb = kit.region(operands_of(MXF8)["sfb"], (0, 0, 0, 0), (1, 1, 40, 1))
+    d = tmem_view((1, 1, 128, 40), "(128,40):(1@TLane,1@TCol)", "float32", "d")
+    b = operands_of(some(F8, m=64, n=40))["b"]
+    f = program(MXF8, {"instruction_shape": (128, 40, 32)}, d=d, b=b, sfb=sfb)
+    assert codes(f) == [], text(f)
 
 
 def test_one_thread_issues() -> None:

@@ -175,6 +175,7 @@ def test_the_gpu_decides_which_kernel_it_is(monkeypatch: pytest.MonkeyPatch) -> 
         return tma._prepared(a, b, None, None, None)
 
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: Properties)
+
     def plan_on(index: int) -> object:
         call = prepared(index)
         return None if call is None else type(call.plan)

@@ -138,7 +138,7 @@ def check(device: str, size: tuple[int, int, int], plan: BlockScaledPlan, seeds:
             assert_near(problem.by(plan), problem.expected)
 
 
-ONE = BlockScaledPlan("mxfp8", 64, stages=2, group_m=2, slabs=1, sms=2)
+ONE = BlockScaledPlan(format="mxfp8", tile_n=64, stages=2, group_m=2, slabs=1, sms=2)
 """Several tiles per CTA for matrices that the simulator is quick with."""
 PAIR = replace(ONE, ctas=2, tile_n=128, sms=4)
 PLANS = {"one CTA": ONE, "a pair": PAIR}
@@ -181,7 +181,12 @@ def test_many_tiles_in_any_order(device: str, format: str, plan: BlockScaledPlan
 def test_widths(device: str, ctas: int, tile_n: int, format: str) -> None:
     """Three tiles along N, of which the second may begin in the middle of an image of scale factors."""
     plan = BlockScaledPlan(
-        format, tile_n, stages=2, accumulators=1 if tile_n == 256 else 2, ctas=ctas, sms=ctas
+        format=format,
+        tile_n=tile_n,
+        stages=2,
+        accumulators=1 if tile_n == 256 else 2,
+        ctas=ctas,
+        sms=ctas,
     )
     check(device, (72, 2 * tile_n + 8, SLICE[format] + 32), plan)
 

@@ -14,6 +14,7 @@ from tests.lib.blackwell import TARGETS, blackwell
 from tilejit import simulation
 from tilejit.kernels import matmul as public
 from tilejit.kernels import matmul_tcgen05 as module
+from tilejit.kernels import products
 from tilejit.kernels.matmul_tcgen05 import TcgenPlan, matmul_tcgen05, plan_matmul
 
 ONE = TcgenPlan(tile_n=64, stages=2, group_m=2, slabs=1, sms=2)
@@ -85,7 +86,7 @@ def test_orders(device: str, order: str) -> None:
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
 def test_bias_and_activation(device: str, activation: str | None, plan: TcgenPlan) -> None:
-    function = module.products.activation_of(activation)
+    function = products.activation_of(activation)
     with blackwell(device):
         a, b = operands(136, 136, 72, torch.float16, device, (True, True))
         bias = random_matrix(1, 136, torch.float32, device)[0]
@@ -178,7 +179,7 @@ def test_full_size_has_no_spills(shape: tuple[int, int], extra: str, target: str
     plan = replace(module._SHAPES[shape], **majors)  # type: ignore[arg-type]
     a = torch.empty(4096, 4096, dtype=torch.bfloat16)
     bias = torch.empty(4096) if extra == "bias and gelu" else None
-    activation = module.products.activation_of("gelu") if bias is not None else None
+    activation = products.activation_of("gelu") if bias is not None else None
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         built = matmul_tcgen05.compile(a, a, bias, a, plan, activation, target=target)

@@ -558,12 +558,14 @@ def _check_shared(
             f"{_gaps(fields, laid)}",
             span=shared.span, declared=shared.declared(),
             contract=f"{CONTRACT}: the shared image matches the descriptor",
-            help=box_image.other_modes(call, laid, fields),
+            help="T.cuda.mma_shared_layout(shape, dtype) lays rows of up to 128 bytes out so, what is longer is a "
+            f"repeat axis; {box_image.other_modes(call, laid, fields)}",
         )  # fmt: skip
         return
-    contracts.aligned(call, origin, ORIGIN_ALIGN_BYTES, report)
     period = box_image.period_bytes(fields.swizzle)
-    if shared.buffer_type.align_bytes % period:
+    if shared.buffer_type.align_bytes % period == 0:
+        contracts.aligned(call, origin, ORIGIN_ALIGN_BYTES, report)
+    else:
         report.error(
             _code("alignment"),
             f"{shared.view.buffer.name} is aligned to {shared.buffer_type.align_bytes} bytes, expected "

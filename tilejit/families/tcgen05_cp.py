@@ -173,7 +173,8 @@ def _check_elements(call: TileCall, operand: TensorOperand, report: Report) -> b
         span=operand.span,
         declared=operand.declared(),
         contract=CONTRACT,
-        help='.view("uint32") shows the same bits as words; the copy does not look at types',
+        help='.view("uint32") shows the same bits as words; cells declared otherwise, scale factors say, are '
+        "declared once more as words: T.cuda.decl_tmem at the same address, with the copy's layout",
     )
     return False
 

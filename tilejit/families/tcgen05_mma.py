@@ -9,6 +9,7 @@ of its sources (``sim.numeric.tcgen05_product``), when an instruction runs (the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -130,6 +131,7 @@ def check(call: TileCall, report: Report) -> None:
     walks = [d, _check_a(call, what, d, report), _check_shared(call, what, 2, report)]
     walks += [_check_factors(call, what, position, report) for position in (3, 4) if what.scale]
     matrices.repeats_agree(call, zip(NAMES, walks), report)
+    _check_collector(call, opcode, walks[2 if opcode.weight_stationary else 1], report)
     if d is not None:
         _check_overlaps(call, what, d, [w for w in (walks[1], *walks[3:]) if w is not None], report)
 
@@ -154,6 +156,21 @@ def _check_issuers(call: TileCall, opcode: Opcode, report: Report) -> None:
         "tcgen05_mma/issuers",
         f"{found} {call.spelling}, each the whole product, expected one thread",
         span=call.span, contract=f"{CONTRACT}: issued by one thread", help=help_,
+    )  # fmt: skip
+
+
+def _check_collector(call: TileCall, opcode: Opcode, kept: Walk | None, report: Report) -> None:
+    """``::use`` and ``::lastuse`` read one matrix, which an earlier product left: A, or B with ``.ws``."""
+    use = next((w for w in call.spelling.split("::") if w in ("use", "lastuse")), None)
+    if use is None or kept is None or math.prod(kept.repeat) == 1:
+        return
+    name = "B" if opcode.weight_stationary else "A"
+    report.error(
+        "tcgen05_mma/collector",
+        f"{call.spelling} multiplies {math.prod(kept.repeat)} repeats of {name} by the one in the collector "
+        "buffer, expected one repeat",
+        span=call.span, contract=CONTRACT,
+        help=f"one call for each repeat of {name}; ::fill or no .collector loads it",
     )  # fmt: skip
 
 

@@ -325,8 +325,9 @@ def _refuse_storage_only(lw: Lowering, view: ir.View) -> None:
     if view.space == "tmem":
         lw.refuse(
             "element", "tensor memory is read and written by tcgen05.ld and tcgen05.st only, a warp at once",
-            help='r = T.alloc_local(…), then T.cuda.tile.apply(T.ptx["tcgen05.ld.sync.aligned.32x32b.x1.b32"], '
-            f'r, {view.buffer.name}, scope="warp") and T.ptx["tcgen05.wait::ld.sync.aligned"]()',
+            help='T.cuda.tile.apply(T.ptx["tcgen05.ld.sync.aligned.32x32b.x64.b32"], registers, '
+            f'{view.buffer.name}.view(4, 32, 64), scope="warpgroup") brings 64 columns to registers of that shape with '
+            'layout=T.cuda.tcgen05_ld_layout("32x32b", 64, warps=4), then T.ptx["tcgen05.wait::ld.sync.aligned"]()',
         )  # fmt: skip
     if view.dtype.bits % 8:
         lw.refuse(

@@ -18,16 +18,29 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from tilejit import T, jit
 from tilejit.kernels import devices, operands, products
 from tilejit.kernels.operands import Facts, facts_of
 from tilejit.kernels.products import View, passed
-from tilejit.lib import accumulators, epilogue, ring, schedulers, slices
+from tilejit.kernels.tcgen05_products import (
+    EPILOGUE_GROUP,
+    MULTIPLIER,
+    PRODUCER,
+    ROWS,
+    THREADS,
+    WIDTHS,
+    TensorPlan,
+    announced,
+    begin,
+    end,
+    place_of,
+    store_tiles,
+    sums_at,
+)
+from tilejit.lib import accumulators, ring, schedulers, slices
 
-ROWS = accumulators.ROWS
-"""Of a tile in each CTA, and of an image of scale factors."""
 SLICE_BYTES = 128
 """Of a row's slice along K: the widest swizzle."""
 STEPS = 4
@@ -40,14 +53,6 @@ IMAGE_COLUMNS = 4
 """Of tensor memory."""
 HALF_IMAGE = 64
 """Rows: where tiles begin in images."""
-WIDTHS = (64, 128, 192, 256)
-THREADS = 256
-PRODUCER, MULTIPLIER, ALLOCATOR = 0, 1, 2
-"""Warps."""
-EPILOGUE_GROUP = 1
-"""The warpgroup of warps 4 to 7."""
-EPILOGUE_WARPS = 4
-EPILOGUE_BARRIER = 1
 
 
 class Format(NamedTuple):
@@ -77,38 +82,21 @@ FORMATS = {
     "nvfp4": Format("mxf4nvf4.block_scale.block16", 16, 4, "float8_e4m3fn", "float4_e2m1fn"),
 }
 
-_COUNTS = ("tile_n", "stages", "accumulators", "scale_slots", "ctas", "group_m", "slabs", "sms")
-"""Fields of a plan of which there is at least one."""
 
-
-@dataclass(frozen=True)
-class BlockScaledPlan:
-    """See the module's text. ``tile_n``: columns of a tile. ``order``, ``group_m``: of tiles, by
-    ``schedulers.place``. ``slabs``: 128-byte-wide parts of C that are on their way at a time. ``sms``: CTAs
-    that run at a time."""
+@dataclass(frozen=True, kw_only=True)
+class BlockScaledPlan(TensorPlan):
+    """See the module's text. ``format``: one of ``FORMATS``."""
 
     format: str
     tile_n: int = 192
-    stages: int = 4
-    accumulators: int = 2
     scale_slots: int = 2
-    ctas: int = 1
-    group_m: int = 16
-    order: str = "grouped"
-    slabs: int = 2
-    sms: int = 148
+
+    COUNTS: ClassVar[tuple[str, ...]] = (*TensorPlan.COUNTS, "scale_slots")
 
     def __post_init__(self) -> None:
         if self.format not in FORMATS:
             raise ValueError(f"format is {self.format!r}, expected {', '.join(FORMATS)}")
-        for name in _COUNTS:
-            products.check_count(name, getattr(self, name))
-        if self.order not in schedulers.ORDERS:
-            raise ValueError(f"order is {self.order!r}, expected {', '.join(schedulers.ORDERS)}")
-        if self.ctas > 2:
-            raise ValueError(f"{self.ctas} CTAs compute a tile, expected 1 or 2")
-        if self.tile_n not in WIDTHS:
-            raise ValueError(f"a tile has {self.tile_n} columns, expected one of {WIDTHS}")
+        super().__post_init__()
         if self.scale_slots > self.stages:
             raise ValueError(
                 f"{self.scale_slots} slots for scale factors, expected at most one for each of "
@@ -124,16 +112,6 @@ class BlockScaledPlan:
     @property
     def of_format(self) -> Format:
         return FORMATS[self.format]
-
-    @property
-    def tile_m(self) -> int:
-        """Rows of a tile, of all its CTAs."""
-        return ROWS * self.ctas
-
-    @property
-    def own_columns(self) -> int:
-        """Columns of B that a CTA loads."""
-        return self.tile_n // self.ctas
 
     @property
     def b_images(self) -> int:
@@ -160,11 +138,6 @@ class BlockScaledPlan:
     def columns(self) -> int:
         """Of tensor memory, that are allocated."""
         return accumulators.allocated(self.used_columns)
-
-    @property
-    def workers(self) -> int:
-        """Tiles that are computed at a time."""
-        return self.sms // self.ctas
 
 
 # --- tensor memory
@@ -215,21 +188,15 @@ def produce(
     A, B, a_scale, b_scale, stages, full, empty, first_m, first_n, position, rank, plan: T.constexpr
 ):
     """One thread of each CTA: the slices of a tile, which begins at row ``first_m`` of the CTA and column
-    ``first_n`` of both. ``full`` of the first CTA counts the bytes of both. Returns the next position in the
-    ring."""
+    ``first_n`` of both. Returns the next position in the ring."""
     stage, parity = position
     a_ring, b_ring, a_images, b_images = stages
     factors = plan.of_format.factors
-    qualifiers = ".cta_group::2" if plan.ctas == 2 else ""
     own_n = first_n + rank * plan.own_columns
     image_m, image_n = T.truncdiv(first_m, ROWS), T.truncdiv(first_n, ROWS)
     for k in range(T.ceildiv(A.shape[1], SLICE_BYTES)):
         ring.wait_empty(empty, stage, parity)
-        mbar = full.ptr_to([stage])
-        if plan.ctas == 2:
-            mbar = T.cuda.map_shared_rank(mbar, 0)
-        if rank == 0:
-            ring.announce(full, stage, plan.stage_bytes * plan.ctas)
+        mbar, qualifiers = announced(full, stage, rank, plan)
         load_images(a_images.sub[stage], a_scale, image_m, k * factors, mbar, qualifiers)
         load_images(b_images.sub[stage], b_scale, image_n, k * factors, mbar, qualifiers)
         slices.load(a_ring.sub[stage], A, first_m, k * SLICE_BYTES, True, mbar, qualifiers)
@@ -344,23 +311,10 @@ def matmul_scaled_blocks(
     finished = T.alloc_shared((plan.accumulators,), "uint64", align=8)
     emptied = T.alloc_shared((plan.accumulators,), "uint64", align=8)
     warp, lane = T.cuda.warp_id(), T.cuda.lane_id()
-    rank, worker, workers = 0, T.cuda.block_idx("x"), T.cuda.grid_dim("x")
-    if plan.ctas == 2:
-        rank = T.cuda.cluster_cta_rank()
-        worker, workers = T.cuda.cluster_id("x"), T.cuda.num_clusters("x")
-    T.assume(0 < workers <= plan.workers)
-    ring.create(full, empty, 1, 1, plan.ctas == 2)
-    ring.create(finished, emptied, 1, EPILOGUE_WARPS * plan.ctas, plan.ctas == 2)
-    if warp == ALLOCATOR:
-        accumulators.allocate(slot_address, plan.columns, plan.ctas)
-    accumulators.publish(plan.ctas)
+    rank, worker, workers = place_of(plan)
+    begin(full, empty, finished, emptied, slot_address, plan.columns, plan)
     address = slot_address[0]
-    sums = T.cuda.decl_tmem(
-        address, (plan.accumulators, ROWS, plan.tile_n), "float32",
-        layout=T.cuda.tmem_mma_operand_layout(
-            "D", (plan.accumulators, ROWS, plan.tile_n), "float32", M=plan.tile_m, cta_group=plan.ctas
-        ),
-    )  # fmt: skip
+    sums = sums_at(address, plan)
     sfa_address = address + plan.accumulators * plan.tile_n
     sfb_address = sfa_address + plan.scale_slots * along * IMAGE_COLUMNS
     scales = (
@@ -402,20 +356,10 @@ def matmul_scaled_blocks(
                 accumulators.commit(finished.ptr_to([index]), plan.ctas)
                 index, turn = ring.following(index, turn, plan.accumulators)
     elif T.cuda.warpgroup_id() == EPILOGUE_GROUP:
-        index, turn = 0, 0
-        for tile in range(worker, tiles, workers):
-            row, column = schedulers.place(tile, rows_of_tiles, tiles_n, plan.order, plan.group_m)
-            ring.wait_full(finished, index, turn)
-            T.ptx["tcgen05.fence::after_thread_sync"]()
-            accumulators.store(
-                C, c_buffer, sums.sub[index], None, None, None, row * plan.tile_m + rank * ROWS,
-                column * plan.tile_n, EPILOGUE_BARRIER, emptied.ptr_to([index]), plan.ctas,
-            )  # fmt: skip
-            index, turn = ring.following(index, turn, plan.accumulators)
-        epilogue.finish()
-    accumulators.publish(plan.ctas)
-    if warp == ALLOCATOR:
-        accumulators.free(address, plan.columns, plan.ctas)
+        store_tiles(
+            C, c_buffer, sums, None, None, None, finished, emptied, rows_of_tiles, tiles_n, plan
+        )
+    end(address, plan.columns, plan)
 
 
 # --- plans
@@ -455,7 +399,9 @@ _MAX_SLOTS = 4
 
 
 def _shape(format: str, ctas: int, tile_n: int) -> BlockScaledPlan:
-    plan = BlockScaledPlan(format, tile_n, stages=1, accumulators=1, scale_slots=1, ctas=ctas)
+    plan = BlockScaledPlan(
+        format=format, tile_n=tile_n, stages=1, accumulators=1, scale_slots=1, ctas=ctas
+    )
     sums = 2 if 2 * tile_n + plan.slot_columns <= accumulators.COLUMNS[-1] else 1
     stages = min(8, _STAGES_BYTES // plan.stage_bytes)
     left = accumulators.COLUMNS[-1] - sums * tile_n
@@ -505,7 +451,7 @@ def _prepared(
     if not device.has_tcgen05:
         on_cpu = ', on the CPU under tilejit.simulation(target="sm_100a")' if simulated else ""
         raise ValueError(
-            f"{a.device} has compute capability {device.sm / 10}, expected 10.0, 10.3 or 11.0: this product is "
+            f"{a.device} has {device}, expected 10.0, 10.3 or 11.0 with all that it adds: this product is "
             f"made of tcgen05 instructions{on_cpu}"
         )
     name = _format(a, b, a_scale, b_scale)

@@ -18,57 +18,37 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from tilejit import T, jit
-from tilejit.kernels import operands, products
-from tilejit.lib import accumulators, epilogue, ring, schedulers, slices
+from tilejit.kernels import operands
+from tilejit.kernels.tcgen05_products import (
+    EPILOGUE_GROUP,
+    MULTIPLIER,
+    PRODUCER,
+    ROWS,
+    THREADS,
+    WIDTHS,
+    TensorPlan,
+    announced,
+    begin,
+    end,
+    place_of,
+    store_tiles,
+    sums_at,
+)
+from tilejit.lib import accumulators, ring, schedulers, slices
 from tilejit.lib.slices import K_STEP, TILE_K
 
-ROWS = accumulators.ROWS
-"""Of a tile in each CTA."""
-WIDTHS = (64, 128, 192, 256)
-THREADS = 256
-PRODUCER, MULTIPLIER, ALLOCATOR = 0, 1, 2
-"""Warps."""
-EPILOGUE_GROUP = 1
-"""The warpgroup of warps 4 to 7."""
-EPILOGUE_WARPS = 4
-EPILOGUE_BARRIER = 1
 
-_COUNTS = ("tile_n", "stages", "accumulators", "ctas", "group_m", "slabs", "sms")
-"""Fields of a plan of which there is at least one."""
+@dataclass(frozen=True, kw_only=True)
+class TcgenPlan(TensorPlan):
+    """See the module's text."""
 
-
-@dataclass(frozen=True)
-class TcgenPlan:
-    """See the module's text. ``tile_n``: columns of a tile. ``order``, ``group_m``: of tiles, by
-    ``schedulers.place``. ``slabs``: 128-byte-wide parts of C that are on their way at a time. ``sms``: CTAs that
-    run at a time."""
-
-    tile_n: int = 256
-    stages: int = 4
-    accumulators: int = 2
-    ctas: int = 1
-    group_m: int = 16
-    order: str = "grouped"
-    slabs: int = 2
     a_k_major: bool = True
     b_k_major: bool = True
-    sms: int = 148
 
     def __post_init__(self) -> None:
-        for name in _COUNTS:
-            products.check_count(name, getattr(self, name))
+        super().__post_init__()
         for name in ("a_k_major", "b_k_major"):
             operands.check_flag(name, getattr(self, name))
-        if self.order not in schedulers.ORDERS:
-            raise ValueError(f"order is {self.order!r}, expected {', '.join(schedulers.ORDERS)}")
-        if self.ctas > 2:
-            raise ValueError(f"{self.ctas} CTAs compute a tile, expected 1 or 2")
-        if self.sms < self.ctas:
-            raise ValueError(f"{self.sms} SMs run no pair of CTAs at a time, expected at least 2")
-        if self.order == "hilbert" and self.group_m & (self.group_m - 1):
-            raise ValueError(f"Hilbert's curve over {self.group_m} rows, expected a power of two")
-        if self.tile_n not in WIDTHS:
-            raise ValueError(f"a tile has {self.tile_n} columns, expected one of {WIDTHS}")
         if not self.b_k_major and self.own_columns % slices.PANEL:
             raise ValueError(
                 f"a CTA loads {self.own_columns} columns of B, expected whole panels of {slices.PANEL}"
@@ -80,16 +60,6 @@ class TcgenPlan:
             )
 
     @property
-    def tile_m(self) -> int:
-        """Rows of a tile, of all its CTAs."""
-        return ROWS * self.ctas
-
-    @property
-    def own_columns(self) -> int:
-        """Columns of B that a CTA loads."""
-        return self.tile_n // self.ctas
-
-    @property
     def stage_bytes(self) -> int:
         """Of one CTA."""
         return (ROWS + self.own_columns) * TILE_K * 2
@@ -99,29 +69,18 @@ class TcgenPlan:
         """Of tensor memory."""
         return accumulators.allocated(self.accumulators * self.tile_n)
 
-    @property
-    def workers(self) -> int:
-        """Tiles that are computed at a time."""
-        return self.sms // self.ctas
-
 
 # --- roles
 
 
 @jit
 def produce(A, B, a_ring, b_ring, full, empty, first_m, first_n, position, rank, plan: T.constexpr):
-    """One thread of each CTA: the slices of a tile. ``full`` of the first CTA counts the bytes of both.
-    Returns the next position in the ring."""
+    """One thread of each CTA: the slices of a tile. Returns the next position in the ring."""
     stage, parity = position
     k_tiles = T.ceildiv(B.shape[1] if plan.b_k_major else B.shape[0], TILE_K)
-    qualifiers = ".cta_group::2" if plan.ctas == 2 else ""
     for k in range(k_tiles):
         ring.wait_empty(empty, stage, parity)
-        mbar = full.ptr_to([stage])
-        if plan.ctas == 2:
-            mbar = T.cuda.map_shared_rank(mbar, 0)
-        if rank == 0:
-            ring.announce(full, stage, plan.stage_bytes * plan.ctas)
+        mbar, qualifiers = announced(full, stage, rank, plan)
         slices.load(a_ring.sub[stage], A, first_m, k * TILE_K, plan.a_k_major, mbar, qualifiers)
         slices.load(b_ring.sub[stage], B, first_n, k * TILE_K, plan.b_k_major, mbar, qualifiers)
         stage, parity = ring.following(stage, parity, plan.stages)
@@ -192,22 +151,9 @@ def matmul_tcgen05(
     finished = T.alloc_shared((plan.accumulators,), "uint64", align=8)
     emptied = T.alloc_shared((plan.accumulators,), "uint64", align=8)
     warp, lane = T.cuda.warp_id(), T.cuda.lane_id()
-    rank, worker, workers = 0, T.cuda.block_idx("x"), T.cuda.grid_dim("x")
-    if plan.ctas == 2:
-        rank = T.cuda.cluster_cta_rank()
-        worker, workers = T.cuda.cluster_id("x"), T.cuda.num_clusters("x")
-    T.assume(0 < workers <= plan.workers)
-    ring.create(full, empty, 1, 1, plan.ctas == 2)
-    ring.create(finished, emptied, 1, EPILOGUE_WARPS * plan.ctas, plan.ctas == 2)
-    if warp == ALLOCATOR:
-        accumulators.allocate(slot, plan.columns, plan.ctas)
-    accumulators.publish(plan.ctas)
-    sums = T.cuda.decl_tmem(
-        slot[0], (plan.accumulators, ROWS, plan.tile_n), "float32",
-        layout=T.cuda.tmem_mma_operand_layout(
-            "D", (plan.accumulators, ROWS, plan.tile_n), "float32", M=plan.tile_m, cta_group=plan.ctas
-        ),
-    )  # fmt: skip
+    rank, worker, workers = place_of(plan)
+    begin(full, empty, finished, emptied, slot, plan.columns, plan)
+    sums = sums_at(slot[0], plan)
 
     rows_of_tiles = T.cast(tiles_m, "int32")
     tiles = rows_of_tiles * tiles_n
@@ -235,21 +181,20 @@ def matmul_tcgen05(
                 accumulators.commit(finished.ptr_to([index]), plan.ctas)
                 index, turn = ring.following(index, turn, plan.accumulators)
     elif T.cuda.warpgroup_id() == EPILOGUE_GROUP:
-        index, turn = 0, 0
-        for tile in range(worker, tiles, workers):
-            row, column = schedulers.place(tile, rows_of_tiles, tiles_n, plan.order, plan.group_m)
-            ring.wait_full(finished, index, turn)
-            T.ptx["tcgen05.fence::after_thread_sync"]()
-            accumulators.store(
-                C, c_buffer, sums.sub[index], bias, own_bias, activation,
-                row * plan.tile_m + rank * ROWS, column * plan.tile_n, EPILOGUE_BARRIER,
-                emptied.ptr_to([index]), plan.ctas,
-            )  # fmt: skip
-            index, turn = ring.following(index, turn, plan.accumulators)
-        epilogue.finish()
-    accumulators.publish(plan.ctas)
-    if warp == ALLOCATOR:
-        accumulators.free(slot[0], plan.columns, plan.ctas)
+        store_tiles(
+            C,
+            c_buffer,
+            sums,
+            bias,
+            own_bias,
+            activation,
+            finished,
+            emptied,
+            rows_of_tiles,
+            tiles_n,
+            plan,
+        )
+    end(slot[0], plan.columns, plan)
 
 
 # --- plans

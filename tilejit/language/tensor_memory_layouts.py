@@ -228,7 +228,7 @@ def _check_slabs(operand: str, rows: int, parts: int) -> None:
         )
     raise LayoutError(
         f"{rows} rows of {operand} are not of whole slabs of {SLAB_LANES} lanes: no strides place "
-        f"them; lay out {up} rows and use the first {rows}, .sub[…, :{rows}, :]"
+        f"them; lay out {up} rows and use the first {rows}, the region [:, :, :{rows}, :]"
     )
 
 

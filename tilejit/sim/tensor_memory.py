@@ -266,6 +266,10 @@ class TensorMemory:
                 [
                     ("where", self.order.who(access.stream)),
                     ("address", self._cell(cta, int(at[np.argmax(missing)]), name)),
+                    (
+                        "help",
+                        "tcgen05.st, cp and mma write cells; an mma with accum=False does not read D",
+                    ),
                 ],
                 int(missing.sum()),
             )

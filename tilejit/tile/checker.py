@@ -27,7 +27,7 @@ from tilejit.errors import (
 from tilejit.ir import nodes, walk
 from tilejit.ptx import spelling
 from tilejit.ptx.forms import Form
-from tilejit.target import Target
+from tilejit.target import TARGETS, Target
 from tilejit.tile import barriers, launch_limits, raw, readonly, register_budget, warpgroup_order
 from tilejit.tile.affine import Context
 from tilejit.tile.call import Names, TileCall
@@ -185,6 +185,7 @@ class _Check:
                 f"{name} needs {usable[0].min_target}, this kernel is compiled for "
                 f"{self.function.target}",
                 span=span,
+                help=_target_help(usable[0].min_target),
             )
         return supported
 
@@ -356,6 +357,16 @@ def _operand_names(forms: tuple[Form, ...], count: int) -> list[str]:
     if not forms:
         return ["dst", *(f"input {i}" for i in range(count - 1))][:count]
     return [f"operand {i}" for i in range(count)]
+
+
+def _target_help(min_target: str) -> str:
+    """How a kernel is made for the first architecture that has the instruction, with all its features."""
+    first = next(t for t in TARGETS.values() if t.supports(min_target))
+    name = f"sm_{first.sm}a" if f"sm_{first.sm}a" in TARGETS else first.name
+    return (
+        f'@tile.jit(target="{name}"), or for a kernel that names no target tile.simulation(target="{name}"): '
+        "CPU tensors then run as on such a GPU"
+    )
 
 
 def _launch_scalars(function: nodes.Function) -> frozenset[str]:

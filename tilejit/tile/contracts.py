@@ -81,6 +81,7 @@ def shaped(
             span=operand.span,
             declared=operand.declared(),
             contract=f"{PAGE}: extents come from the active execution scope",
+            help="the group axes count the warps and lanes that the block and the guards around the call leave",
         )
         return None
     repeats = math.prod(extents[len(prefix) : rank - len(atom)])
@@ -162,6 +163,9 @@ def _static_extents(operand: TensorOperand, report: Report) -> bool:
 def _atom_help(
     operand: TensorOperand, prefix: tuple[int, ...], atom: tuple[int, ...]
 ) -> str | None:
+    if len(prefix) == 1 and operand.extents == (prefix[0] * atom[0], *atom[1:]):
+        split = ", ".join(map(str, (*prefix, *atom)))
+        return f".view({split}) puts the group axis in front"
     if atom == (1,) and operand.extents[: len(prefix)] == prefix:
         shape = ", ".join(map(str, (*operand.extents, 1)))
         return f"a scalar instruction's operands end in 1: .view({shape})"

@@ -37,13 +37,27 @@ def check_lanes(call: TileCall, opcode: Opcode, report: Report) -> None:
         return
     words = _words_of(call)
     wanted = LANE_WORDS * opcode.ctas
-    if words is None or len(words) != wanted or not all(_is_word(w) for w in words):
-        found = "that" if words is None or len(words) == wanted else f"{len(words)}"
-        keyword_fault(
-            call, "disable-output-lane", f"disable_output_lane is {found}, expected a tuple of {wanted} "
-            f"32-bit integers: {LANE_WORDS} masks of 32 lanes for each of {opcode.ctas} CTAs", report,
-            "bit i of word w keeps D in lane 32*w + i",
-        )  # fmt: skip
+    odd = [i for i, word in enumerate(words or ()) if not _is_word(word)]
+    if words is None:
+        found = "disable_output_lane is no tuple"
+    elif len(words) != wanted:
+        found = f"disable_output_lane is {len(words)}"
+    elif odd:
+        found = f"word {odd[0]} of disable_output_lane is {_word_text(words[odd[0]])}"
+    else:
+        return
+    keyword_fault(
+        call, "disable-output-lane", f"{found}, expected a tuple of {wanted} 32-bit integers: {LANE_WORDS} masks "
+        f"of 32 lanes for each of {opcode.ctas} CTAs", report, "bit i of word w keeps D in lane 32*w + i",
+    )  # fmt: skip
+
+
+def _word_text(word: Any) -> str:
+    """A word that is none: its number, or else its type."""
+    known = _known_integer(word)
+    if known is not None:
+        return str(known)
+    return str(word.type) if isinstance(word, nodes.Expr) else repr(word)
 
 
 def _words_of(call: TileCall) -> tuple[Any, ...] | None:

@@ -162,7 +162,7 @@ def _accumulator(
         legal = listed([a.dtype for a in opcode.kind.accumulators], "or")
         operand_fault(
             call, operand, "operand-type", f"D is {operand.dtype}, kind::{opcode.kind.name} accumulates in "
-            f"{legal}", report, help_=f'.view("…") shows the cells in another type of {legal}',
+            f"{legal}", report, help_=f"declare D as {legal}; in registers, behind tcgen05.ld, sums become any type",
         )  # fmt: skip
     return found
 
