@@ -143,9 +143,10 @@ def store(
     others = slabs - 1 if count % slabs == 0 else 0
     if bias is not None:
         epilogue.fetch_bias(own_bias, bias, first_column)
-    for part in T.unroll(count):
+    parts = accumulator.view(ROWS, count, width)
+    for part in range(count):
         sums = T.alloc_local((width,), "float32", layout="default")
-        read(sums, accumulator.sub[:, part * width : (part + 1) * width])
+        read(sums, parts.sub[:, part, :])
         if part == count - 1:
             release(emptied, ctas)
         slab = buffer.sub[part % slabs]
@@ -154,7 +155,7 @@ def store(
             T.ptx["cp.async.bulk.wait_group.read"](others)
         T.cuda.named_barrier_sync(barrier, epilogue.THREADS)
         if bias is not None:
-            add_bias(sums, own_bias.sub[part * width : (part + 1) * width])
+            add_bias(sums, own_bias.view(count, width).sub[part])
         if activation is not None:
             T.cuda.tile.ewise(activation, sums, sums)
         write(slab, sums)
