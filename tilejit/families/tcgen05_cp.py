@@ -201,22 +201,19 @@ def _check_destination(call: TileCall, image: Image, report: Report) -> Walk | N
 
 def _check_image(call: TileCall, image: Image, laid: Walk, report: Report) -> bool:
     """Every word is where the instruction puts it, and the first one in one lane for all threads."""
-    lanes, columns = tensor_memory.lanes(laid), tensor_memory.column_bits(laid) // WORD_BITS
-    words = np.arange(image.words)
-    expected = {
-        "lane": lanes[..., :1] + np.repeat(image.lanes, image.words),
-        "column": columns[..., :1] + np.tile(words, image.rows),
-    }
-    for what, found in (("lane", lanes), ("column", columns)):
-        wrong = found != expected[what]
-        if not wrong.any():
-            continue
-        index = tuple(int(i) for i in np.argwhere(wrong)[0])
+    words = np.tile(np.arange(image.words), image.rows)
+    wrong = tensor_memory.misplaced(laid, np.repeat(image.lanes, image.words), words * WORD_BITS)
+    if wrong is not None:
+        index, found, expected = wrong
+        origin = tensor_memory.cell(laid, (*index[:2], 0))
+        what, of, unit = ("lane", 0, 1) if found[0] != expected[0] else ("column", 1, WORD_BITS)
+        there, wanted = ((origin[of] + place[of]) // unit for place in (found, expected))
         _report_image(
-            call, image, laid, f"an element lies in {what} {int(found[index])} of its buffer, expected "
-            f"{what} {int(expected[what][index])}", laid.where(index), report,
+            call, image, laid, f"an element lies in {what} {there} of its buffer, expected {what} {wanted}",
+            laid.where(index), report,
         )  # fmt: skip
         return False
+    lanes = tensor_memory.lanes(laid)
     if bool((lanes[..., 0] != lanes[:1, :, 0]).any()):
         a = int(np.argwhere(lanes[..., 0] != lanes[:1, :, 0])[0][0])
         _report_image(

@@ -281,19 +281,14 @@ def _check_tmem(
 def _consecutive(call: TileCall, image: Image, laid: Walk, report: Report) -> bool:
     """Rows are consecutive lanes, columns consecutive cells (low halves of consecutive cells)."""
     row, cell = (i.reshape(-1) for i in np.indices((image.rows, image.cells)))
-    found_lane = tensor_memory.lanes(laid)
-    found_bit = tensor_memory.column_bits(laid)
-    lane, bit = found_lane - found_lane[..., :1], found_bit - found_bit[..., :1]
-    wrong = (lane != row) | (bit != cell * CELL_BITS)
-    if not wrong.any():
+    wrong = tensor_memory.misplaced(laid, row, cell * CELL_BITS)
+    if wrong is None:
         return True
-    a, r, k = (int(i) for i in np.argwhere(wrong)[0])
-    lane, bit = (np.broadcast_to(values, wrong.shape) for values in (lane, bit))
+    (a, r, k), (lane, bit), (expected_lane, expected_bit) = wrong
     report.error(
         f"{call.family}/image",
-        f"{laid.operand.name}: {laid.coordinate(r, k)} lies {int(lane[a, r, k])} lanes and "
-        f"{_columns(int(bit[a, r, k]))} after the first element, expected {int(row[k])} lanes and "
-        f"{_columns(int(cell[k]) * CELL_BITS)}",
+        f"{laid.operand.name}: {laid.coordinate(r, k)} lies {lane} lanes and {_columns(bit)} after the first "
+        f"element, expected {expected_lane} lanes and {_columns(expected_bit)}",
         span=laid.operand.span,
         where=laid.where((a, r, k)),
         declared=laid.operand.declared(),

@@ -25,15 +25,17 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tilejit import T, jit
-from tilejit.kernels import devices, matmul_mma, matmul_tcgen05, operands, products, scratch
-from tilejit.kernels.matmul_tcgen05 import TcgenPlan
+from tilejit.kernels import devices, matmul_mma, operands, products, scratch
 from tilejit.kernels.operands import Facts, facts_of
 from tilejit.kernels.products import View, passed
 from tilejit.lib import epilogue, packed, ring, roles, schedulers, slices, split_sums
 from tilejit.lib.slices import K_STEP, PANEL, TILE_K
+
+if TYPE_CHECKING:
+    from tilejit.kernels.matmul_tcgen05 import TcgenPlan
 
 _COUNTS = (
     "tile_m", "tile_n", "stages", "consumers", "group_m", "slabs", "slabs_at_once", "parts", "cluster_m",
@@ -557,6 +559,8 @@ def _prepared(
         return None
     plan: TmaPlan | TcgenPlan
     if device.has_tcgen05:
+        from tilejit.kernels import matmul_tcgen05
+
         plan = matmul_tcgen05.plan_matmul(m, n, a_k_major, b_k_major, device.sms)
     else:
         whole_lines = all(rows in copied or _in_whole_lines(rows) for rows in (a_rows, b_rows))
@@ -596,10 +600,12 @@ def matmul(a, b, *, bias=None, activation=None, out=None):
         operands.result_apart(("a", "b", "bias"), (a, b, bias), out, call.spans_bytes)
     c = call.c.room(out)
     plan = call.plan
-    if isinstance(plan, TcgenPlan):
-        matmul_tcgen05.matmul_tcgen05(call.a.of(a), call.b.of(b), bias, c, plan, activation)
-    else:
+    if isinstance(plan, TmaPlan):
         matmul_tma(
             call.a.of(a), call.b.of(b), bias, c, plan, activation, *workspace(plan, a.device)
         )
+    else:
+        from tilejit.kernels.matmul_tcgen05 import matmul_tcgen05
+
+        matmul_tcgen05(call.a.of(a), call.b.of(b), bias, c, plan, activation)
     return out if call.c.pitch_elems is None else out.copy_(c)

@@ -305,14 +305,9 @@ def matmul_scaled_blocks(
         (plan.stages, plan.b_images, along, IMAGE_WORDS), "uint32", layout="default", align=128
     )
     stages = (a_ring, b_ring, a_images, b_images)
-    slot_address = T.alloc_shared((1,), "uint32", align=16)
-    full = T.alloc_shared((plan.stages,), "uint64", align=8)
-    empty = T.alloc_shared((plan.stages,), "uint64", align=8)
-    finished = T.alloc_shared((plan.accumulators,), "uint64", align=8)
-    emptied = T.alloc_shared((plan.accumulators,), "uint64", align=8)
     warp, lane = T.cuda.warp_id(), T.cuda.lane_id()
-    rank, worker, workers = place_of(plan)
-    begin(full, empty, finished, emptied, slot_address, plan.columns, plan)
+    rank, worker, workers = place = place_of(plan)
+    full, empty, finished, emptied, slot_address = begin(warp, plan)
     address = slot_address[0]
     sums = sums_at(address, plan)
     sfa_address = address + plan.accumulators * plan.tile_n
@@ -357,9 +352,9 @@ def matmul_scaled_blocks(
                 index, turn = ring.following(index, turn, plan.accumulators)
     elif T.cuda.warpgroup_id() == EPILOGUE_GROUP:
         store_tiles(
-            C, c_buffer, sums, None, None, None, finished, emptied, rows_of_tiles, tiles_n, plan
-        )
-    end(address, plan.columns, plan)
+            C, c_buffer, sums, None, None, None, finished, emptied, place, rows_of_tiles, tiles_n, plan
+        )  # fmt: skip
+    end(address, warp, plan)
 
 
 # --- plans

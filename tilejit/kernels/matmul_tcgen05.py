@@ -145,14 +145,9 @@ def matmul_tcgen05(
     own_bias = None
     if bias is not None:
         own_bias = T.alloc_shared((plan.tile_n,), "float32", layout="default", align=16)
-    slot = T.alloc_shared((1,), "uint32", align=16)
-    full = T.alloc_shared((plan.stages,), "uint64", align=8)
-    empty = T.alloc_shared((plan.stages,), "uint64", align=8)
-    finished = T.alloc_shared((plan.accumulators,), "uint64", align=8)
-    emptied = T.alloc_shared((plan.accumulators,), "uint64", align=8)
     warp, lane = T.cuda.warp_id(), T.cuda.lane_id()
-    rank, worker, workers = place_of(plan)
-    begin(full, empty, finished, emptied, slot, plan.columns, plan)
+    rank, worker, workers = place = place_of(plan)
+    full, empty, finished, emptied, slot = begin(warp, plan)
     sums = sums_at(slot[0], plan)
 
     rows_of_tiles = T.cast(tiles_m, "int32")
@@ -182,19 +177,10 @@ def matmul_tcgen05(
                 index, turn = ring.following(index, turn, plan.accumulators)
     elif T.cuda.warpgroup_id() == EPILOGUE_GROUP:
         store_tiles(
-            C,
-            c_buffer,
-            sums,
-            bias,
-            own_bias,
-            activation,
-            finished,
-            emptied,
-            rows_of_tiles,
-            tiles_n,
-            plan,
-        )
-    end(slot[0], plan.columns, plan)
+            C, c_buffer, sums, bias, own_bias, activation, finished, emptied, place, rows_of_tiles,
+            tiles_n, plan,
+        )  # fmt: skip
+    end(slot[0], warp, plan)
 
 
 # --- plans

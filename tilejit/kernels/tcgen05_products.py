@@ -32,7 +32,8 @@ EPILOGUE_BARRIER = 1
 class TensorPlan:
     """``tile_n``: columns of a tile. ``ctas``: that compute it. ``order``, ``group_m``: of tiles, by
     ``schedulers.place``. ``slabs``: 128-byte-wide parts of C that are on their way at a time. ``sms``: CTAs
-    that run at a time."""
+    that run at a time. A product's plan has ``stage_bytes`` of a CTA, and ``columns`` of tensor memory to
+    allocate."""
 
     tile_n: int = 256
     stages: int = 4
@@ -90,14 +91,21 @@ def place_of(plan: T.constexpr):
 
 
 @jit
-def begin(full, empty, finished, emptied, slot, columns: T.constexpr, plan: T.constexpr):
-    """All threads: the barriers of the ring of stages, and of that of accumulators, ``finished`` when they
-    hold a tile's sums; ``columns`` of tensor memory, whose address is in ``slot``."""
+def begin(warp, plan: T.constexpr):
+    """All threads: (full, empty, finished, emptied, slot). The barriers of the ring of stages and of that of
+    accumulators, which are ``finished`` when they hold a tile's sums; the word with the address of the
+    plan's columns of tensor memory."""
+    slot = T.alloc_shared((1,), "uint32", align=16)
+    full = T.alloc_shared((plan.stages,), "uint64", align=8)
+    empty = T.alloc_shared((plan.stages,), "uint64", align=8)
+    finished = T.alloc_shared((plan.accumulators,), "uint64", align=8)
+    emptied = T.alloc_shared((plan.accumulators,), "uint64", align=8)
     ring.create(full, empty, 1, 1, plan.ctas == 2)
     ring.create(finished, emptied, 1, EPILOGUE_WARPS * plan.ctas, plan.ctas == 2)
-    if T.cuda.warp_id() == ALLOCATOR:
-        accumulators.allocate(slot, columns, plan.ctas)
+    if warp == ALLOCATOR:
+        accumulators.allocate(slot, plan.columns, plan.ctas)
     accumulators.publish(plan.ctas)
+    return full, empty, finished, emptied, slot
 
 
 @jit
@@ -125,10 +133,12 @@ def announced(full, stage, rank, plan: T.constexpr):
 
 @jit
 def store_tiles(
-    C, buffer, sums, bias, own_bias, activation, finished, emptied, tiles_m, tiles_n, plan: T.constexpr
+    C, buffer, sums, bias, own_bias, activation, finished, emptied, place, tiles_m, tiles_n,
+    plan: T.constexpr,
 ):  # fmt: skip
-    """The epilogue's warpgroup: every tile of the worker goes to C; see ``accumulators.store``."""
-    rank, worker, workers = place_of(plan)
+    """The epilogue's warpgroup: every tile of the worker goes to C; see ``accumulators.store``. ``place``:
+    ``place_of``'s."""
+    rank, worker, workers = place
     index, turn = 0, 0
     for tile in range(worker, tiles_m * tiles_n, workers):
         row, column = schedulers.place(tile, tiles_m, tiles_n, plan.order, plan.group_m)
@@ -143,8 +153,8 @@ def store_tiles(
 
 
 @jit
-def end(address, columns: T.constexpr, plan: T.constexpr):
-    """All threads: everybody is done, and the columns are free."""
+def end(address, warp, plan: T.constexpr):
+    """All threads: everybody is done, and the plan's columns are free."""
     accumulators.publish(plan.ctas)
-    if T.cuda.warp_id() == ALLOCATOR:
-        accumulators.free(address, columns, plan.ctas)
+    if warp == ALLOCATOR:
+        accumulators.free(address, plan.columns, plan.ctas)

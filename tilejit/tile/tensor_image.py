@@ -43,18 +43,14 @@ def lies_as(call: TileCall, laid: Walk, image: Image, report: Report) -> bool:
 
 
 def _placed(call: TileCall, laid: Walk, image: Image, report: Report) -> bool:
-    lanes, bits = tensor_memory.lanes(laid), tensor_memory.column_bits(laid)
-    expected_lanes = lanes[..., :1] + image.lanes.reshape(-1)
-    expected_bits = bits[..., :1] + image.bits.reshape(-1)
-    wrong = (lanes != expected_lanes) | (bits != expected_bits)
-    first = lanes[..., :1]
+    wrong = tensor_memory.misplaced(laid, image.lanes.reshape(-1), image.bits.reshape(-1))
+    first = tensor_memory.lanes(laid)[..., :1]
     outside = ~np.isin(first, image.first_lanes)
-    if wrong.any():
-        index = _first(wrong)
-        found, expected = (
-            _cell_text(*(int(np.broadcast_to(x, wrong.shape)[index]) for x in pair))
-            for pair in ((lanes, bits), (expected_lanes, expected_bits))
-        )
+    index: tuple[int, ...]
+    if wrong is not None:
+        index = wrong[0]
+        origin = tensor_memory.cell(laid, (*index[:2], 0))
+        found, expected = (_cell_text(origin[0] + lane, origin[1] + bit) for lane, bit in wrong[1:])
         message = (
             f"lies in {found} of its buffer, expected {expected} after the atom's first element"
         )

@@ -50,6 +50,26 @@ def column_bits(walk: Walk) -> IntArray:
     return bits
 
 
+def cell(walk: Walk, index: tuple[int, int, int]) -> tuple[int, int]:
+    """(lane, bit of the lane) of one element, without the walk's symbolic part."""
+    whole = np.broadcast_arrays(lanes(walk), column_bits(walk))
+    return int(whole[0][index]), int(whole[1][index])
+
+
+def misplaced(
+    walk: Walk, lane: IntArray, bit: IntArray
+) -> tuple[tuple[int, int, int], tuple[int, int], tuple[int, int]] | None:
+    """The first element that does not lie ``lane`` lanes and ``bit`` bits of a lane, by element, after the
+    first of its atom: its index in the walk, and (lane, bit) after that of where it lies and should."""
+    found_lane, found_bit = (x - x[..., :1] for x in (lanes(walk), column_bits(walk)))
+    wrong = (found_lane != lane) | (found_bit != bit)
+    if not wrong.any():
+        return None
+    a, r, k = (int(i) for i in np.argwhere(wrong)[0])
+    at = tuple(int(np.broadcast_to(x, wrong.shape)[a, r, k]) for x in (found_lane, found_bit))
+    return (a, r, k), (at[0], at[1]), (int(lane[k]), int(bit[k]))
+
+
 def replicas(operand: TensorOperand) -> tuple[tuple[int, int], ...]:
     """The copies that the layout states: (count, distance in lanes), without those of one."""
     return tuple((i.extent, i.stride) for i in operand.tile.replica if i.extent > 1)
