@@ -32,7 +32,7 @@ test: setup ## run the tests that need no GPU (and skip the others with a reason
 	$(BIN)/python -m pytest -q -n $(JOBS)
 
 test-gpu: setup ## run the same cases on the GPU and renew the evidence page
-	$(BIN)/python -m pytest -q -n $(JOBS) -m gpu --require-gpu --evidence=docs/evidence.json tests
+	$(BIN)/python -m pytest -q -n $(JOBS) -m gpu --require-gpu --evidence=tilejit/families/evidence.json tests
 	$(BIN)/python -m tests.evidence_page
 
 check: setup ## formatting, lint, strict types, import arrows
@@ -44,15 +44,16 @@ check: setup ## formatting, lint, strict types, import arrows
 bench: setup ## run the benchmarks against torch and Triton on the GPU; results in benchmarks/results
 	$(BIN)/python -m benchmarks.run
 
-docs: setup ## renew the generated parts: the evidence and language pages, the shapes of tcgen05.mma, the README's results
+docs: setup ## renew the generated pages and build the site in build/site
 	$(BIN)/python -m tests.evidence_page
 	$(BIN)/python -m tests.language_page
 	$(BIN)/python -m tests.tcgen05_page
 	$(BIN)/python -m tests.sim.test_planted_bugs
+	$(BIN)/python -m tests.error_index
 	$(BIN)/python -m benchmarks.summary
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/site
 
 notebooks: setup ## make executed notebooks of the tutorials in build/notebooks
-	$(BIN)/python -m pip install -q -e ".[notebooks]"
 	mkdir -p build/notebooks
 	for script in tutorials/*.py; do \
 	  $(BIN)/jupytext --quiet --to ipynb --execute --set-kernel python3 \

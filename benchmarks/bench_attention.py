@@ -16,6 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from benchmarks import harness
+from tilejit.testing import timing
 
 BATCH_TOKENS = 16384
 CHANNELS = 2048
@@ -26,9 +27,9 @@ HEADS = ((128, False), (128, True), (64, False), (64, True))
 TOLERANCE = 8e-3
 """Of the norm: probabilities are rounded to bfloat16 before they meet V, and so is the result."""
 
-PROTOCOLS: dict[str, harness.TimeBy] = {
-    "sustained": partial(harness.time_sustained, settle_seconds=0.35, measure_seconds=0.35),
-    "interleaved": harness.time_interleaved,
+PROTOCOLS: dict[str, timing.TimeBy] = {
+    "sustained": partial(timing.sustained, settle_seconds=0.35, measure_seconds=0.35),
+    "interleaved": timing.interleaved,
 }
 
 
@@ -55,7 +56,7 @@ def backend(
 
 def contenders(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, causal: bool
-) -> harness.Contenders:
+) -> timing.Contenders:
     """Each fills ``out`` or returns the result."""
 
     def tilejit() -> Any:

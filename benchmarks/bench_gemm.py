@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from benchmarks import harness
+from tilejit.testing import timing
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,7 @@ def case(product: Product, device: str = "cuda") -> harness.Case:
             result, expected
         )
 
-    contenders: harness.Contenders = {
+    contenders: timing.Contenders = {
         "cublas": partial(torch.mm, a, b, out=out),
         "tilejit": tilejit,
         "triton": triton,
@@ -206,7 +207,7 @@ def _scaled_case(
 
         return matmul_fp8.matmul_fp8(a, b, a_scale, b_scale, out=out)
 
-    contenders: harness.Contenders = {"torch scaled_mm": scaled_mm, "tilejit": tilejit}
+    contenders: timing.Contenders = {"torch scaled_mm": scaled_mm, "tilejit": tilejit}
     return harness.Case(
         f"{name} {product.name}",
         m * k + k * n + 2 * m * n,
@@ -235,30 +236,30 @@ def _restored(quantised: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     return quantised.float() * scale.repeat_interleave(rows, 0).repeat_interleave(columns, 1)
 
 
-def protocols(product: Product) -> dict[str, harness.TimeBy]:
+def protocols(product: Product) -> dict[str, timing.TimeBy]:
     """The quotable one first; the target is for each that Pallas does not take part in."""
-    chosen: dict[str, harness.TimeBy] = {}
+    chosen: dict[str, timing.TimeBy] = {}
     if product in LARGE:
-        chosen["sustained"] = partial(on_torchs_stream, harness.time_sustained)
+        chosen["sustained"] = partial(on_torchs_stream, timing.sustained)
     if product in SHORT:
-        chosen["graph"] = partial(on_torchs_stream, harness.time_graphed)
-    chosen["interleaved"] = partial(on_torchs_stream, harness.time_interleaved)
+        chosen["graph"] = partial(on_torchs_stream, timing.graphed)
+    chosen["interleaved"] = partial(on_torchs_stream, timing.interleaved)
     if product.pallas_takes:
         chosen[BY_HOST] = beside_pallas
     return chosen
 
 
 def on_torchs_stream(
-    time_by: harness.TimeBy, contenders: harness.Contenders
-) -> dict[str, harness.Timing]:
+    time_by: timing.TimeBy, contenders: timing.Contenders
+) -> dict[str, timing.Timing]:
     return time_by({n: run for n, run in contenders.items() if n != "pallas"})
 
 
-def beside_pallas(contenders: harness.Contenders) -> dict[str, harness.Timing]:
+def beside_pallas(contenders: timing.Contenders) -> dict[str, timing.Timing]:
     """Nothing where Pallas failed: the others have better clocks."""
     if "pallas" not in contenders:
         return {}
-    return harness.time_by_host({n: run for n, run in contenders.items() if n != "triton"})
+    return timing.sustained_by_host({n: run for n, run in contenders.items() if n != "triton"})
 
 
 def run() -> Iterator[dict[str, Any]]:
@@ -269,9 +270,9 @@ def run() -> Iterator[dict[str, Any]]:
         yield from resources.rows(made.name)
         del made
         torch.cuda.empty_cache()
-    timings: dict[str, harness.TimeBy] = {
-        "sustained": harness.time_sustained,
-        "interleaved": harness.time_interleaved,
+    timings: dict[str, timing.TimeBy] = {
+        "sustained": timing.sustained,
+        "interleaved": timing.interleaved,
     }
     resources = harness.Resources("tilejit.kernels.matmul_fp8")
     for product in FP8:

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from benchmarks import harness
+from tilejit.testing import timing
 
 TUTORIALS = Path(__file__).parent.parent / "tutorials"
 
@@ -47,7 +48,7 @@ def case(
     def check(run: Callable[[], Any]) -> str | None:
         return harness.left_in(run, out, expected, TOLERANCE[dtype])
 
-    contenders: harness.Contenders = {
+    contenders: timing.Contenders = {
         "cublas": partial(torch.mm, a, b.t(), out=out),
         "tilejit": partial(kernel, a, b, out, plan),
     }
@@ -61,7 +62,7 @@ def case(
 
 
 def steps(
-    stem: str, dtype: torch.dtype, protocols: dict[str, harness.TimeBy]
+    stem: str, dtype: torch.dtype, protocols: dict[str, timing.TimeBy]
 ) -> Iterator[dict[str, Any]]:
     """Rows of every step of a tutorial's ``LADDER``."""
     module = tutorial(stem)
@@ -75,4 +76,4 @@ def steps(
 
 
 def run() -> Iterator[dict[str, Any]]:
-    yield from steps("07_mma_gemm", torch.float16, {"interleaved": harness.time_interleaved})
+    yield from steps("07_mma_gemm", torch.float16, {"interleaved": timing.interleaved})

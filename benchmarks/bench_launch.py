@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from benchmarks import harness
 from tilejit import T, jit
+from tilejit.testing import timing
 
 CALLS = 300
 
@@ -135,8 +135,8 @@ def run() -> list[dict[str, Any]]:
     samples: dict[str, list[float]] = {name: [] for name in launches}
     for _ in range(25):
         for name, launch in launches.items():
-            samples[name].append(harness.wall(launch, CALLS, rounds=1).median)
-    return rows_of({name: harness.summarise(values) for name, values in samples.items()}) + failures
+            samples[name].append(timing.wall(launch, CALLS, rounds=1).median)
+    return rows_of({name: timing.summarise(values) for name, values in samples.items()}) + failures
 
 
 def prepared(
@@ -159,19 +159,19 @@ def prepared(
     return launches, failures
 
 
-def rows_of(timings: dict[str, harness.Timing]) -> list[dict[str, Any]]:
+def rows_of(timings: dict[str, timing.Timing]) -> list[dict[str, Any]]:
     rows = []
     compared = descriptors_beside_pointers()
     floor = timings.get(PREBUILT)
-    for name, timing in timings.items():
+    for name, timed in timings.items():
         row: dict[str, Any] = {
-            "contender": name, "median_us": round(timing.median * 1e6, 3),
-            "quartiles_us": [round(timing.low * 1e6, 3), round(timing.high * 1e6, 3)],
-            "of_prebuilt": None if floor is None else round(timing.median / floor.median, 3),
+            "contender": name, "median_us": round(timed.median * 1e6, 3),
+            "quartiles_us": [round(timed.low * 1e6, 3), round(timed.high * 1e6, 3)],
+            "of_prebuilt": None if floor is None else round(timed.median / floor.median, 3),
         }  # fmt: skip
         pointers = timings.get(compared.get(name, ""))
         if pointers is not None:
-            row["of_pointers"] = round(timing.median / pointers.median, 3)
+            row["of_pointers"] = round(timed.median / pointers.median, 3)
             row["at_most"] = DESCRIPTORS_AT_MOST
         rows.append(row)
         ratios = "".join(

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from benchmarks import harness
+from tilejit.testing import timing
 
 LARGE = (
     ("NT", 4096, 4096, 4096),
@@ -51,7 +52,7 @@ def case(layout: str, m: int, n: int, k: int, device: str = "cuda") -> harness.C
     def check(run: Callable[[], Any]) -> str | None:
         return harness.left_in(run, out, expected, TOLERANCE)
 
-    contenders: harness.Contenders = {
+    contenders: timing.Contenders = {
         "cublas": partial(torch.mm, a, b, out=out),
         "tilejit": tilejit,
         "triton": triton,
@@ -69,9 +70,9 @@ def run() -> Iterator[dict[str, Any]]:
     resources = harness.Resources("tilejit.kernels.matmul_mma")
     for shape in LARGE + OTHERS:
         made = case(*shape)
-        protocols: dict[str, harness.TimeBy] = {"interleaved": harness.time_interleaved}
+        protocols: dict[str, timing.TimeBy] = {"interleaved": timing.interleaved}
         if shape in LARGE:
-            protocols = {"sustained": harness.time_sustained, **protocols}
+            protocols = {"sustained": timing.sustained, **protocols}
         yield from harness.compare_flops(made, "cublas", protocols)
         yield from resources.rows(made.name)
         del made

@@ -11,6 +11,7 @@ import torch
 
 from benchmarks import harness, triton_peers
 from tilejit.kernels import add, norm, softmax
+from tilejit.testing import timing
 
 ELEMENTS = 1 << 27
 WIDTHS = (1024, 4096, 16384, 65536, 262144)
@@ -116,17 +117,17 @@ def against_copy(case: harness.Case, copied_bytes: int) -> list[dict[str, Any]]:
     rows = []
     failures = harness.check_all(case)
     good = {n: r for n, r in case.contenders.items() if n not in failures}
-    timings = harness.time_interleaved(good)
+    timings = timing.interleaved(good)
     copy_rate = None
-    for name, timing in timings.items():
+    for name, timed in timings.items():
         moved = copied_bytes if name == "copy" else case.moved_bytes
-        rate = moved / timing.median / 1e12
+        rate = moved / timed.median / 1e12
         copy_rate = copy_rate or rate
         rows.append(
             {
                 "case": case.name, "contender": name, "of_copy": round(rate / copy_rate, 4),
-                "tb_per_s": round(rate, 3), "median_us": round(timing.median * 1e6, 2),
-                "quartiles_us": [round(timing.low * 1e6, 2), round(timing.high * 1e6, 2)],
+                "tb_per_s": round(rate, 3), "median_us": round(timed.median * 1e6, 2),
+                "quartiles_us": [round(timed.low * 1e6, 2), round(timed.high * 1e6, 2)],
             }
         )  # fmt: skip
         print(f"{case.name:24s} {name:14s} {rate / copy_rate:6.3f} of copy {rate:6.3f} TB/s")

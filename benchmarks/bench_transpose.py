@@ -13,6 +13,7 @@ import torch
 
 from benchmarks import bench_rows, harness
 from tilejit.kernels import transpose
+from tilejit.testing import timing
 
 SHAPES = (
     (torch.bfloat16, 16384, 16384),
@@ -34,7 +35,7 @@ def case(dtype: torch.dtype, rows: int, columns: int, device: str = "cuda") -> h
         same = torch.equal(harness.result_of(run, out), expected)
         return None if same else "not the transpose, bit by bit"
 
-    runs: harness.Contenders = {
+    runs: timing.Contenders = {
         "tilejit": lambda: transpose.transpose(x, out),
         "torch": lambda: out.copy_(x.t()),
         "torch.compile": lambda: compiled(x),

@@ -11,10 +11,9 @@ from typing import Any
 
 import torch
 
-from benchmarks import bench_ladder, harness
+from benchmarks import bench_ladder
+from tilejit.testing import timing
 
 
 def run() -> Iterator[dict[str, Any]]:
-    yield from bench_ladder.steps(
-        "10_wgmma_gemm", torch.bfloat16, {"sustained": harness.time_sustained}
-    )
+    yield from bench_ladder.steps("10_wgmma_gemm", torch.bfloat16, {"sustained": timing.sustained})

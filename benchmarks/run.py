@@ -26,6 +26,7 @@ GPU = (
     "wgmma_ladder",
     "launch",
     "compile",
+    "tune",
 )
 CPU = ("simulator",)
 

@@ -384,6 +384,20 @@ _matmul_tma_tuned = triton.autotune(
 )(_matmul_tma)  # fmt: skip
 _matmul_tma_untuned = triton.autotune(configs=_MATMUL_TMA_CONFIGS[:1], key=[])(_matmul_tma)
 
+# As many as ``bench_tune`` gives tilejit.
+_24_CONFIGS = [
+    triton.Config(
+        {"BLOCK_M": m, "BLOCK_N": n, "BLOCK_K": 64, "HALVES": halves, "GROUP_M": group},
+        num_warps=warps, num_stages=stages, pre_hook=_set_matmul_boxes,
+    )
+    for m, n, halves, warps in ((128, 256, True, 8), (128, 128, False, 4), (128, 128, False, 8), (64, 128, False, 4))
+    for stages in (3, 4)
+    for group in (4, 8, 16)
+]  # fmt: skip
+matmul_tma_24_tuned = triton.autotune(configs=_24_CONFIGS, key=["M", "N", "K", "B_K_MAJOR"])(
+    _matmul_tma
+)
+
 
 def _launch_matmul_tma(kernel, a, b, out):
     from triton.tools.tensor_descriptor import TensorDescriptor
@@ -403,6 +417,11 @@ def _launch_matmul_tma(kernel, a, b, out):
 def matmul_tma(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
     """Rows, of ``b`` or else its columns, start at multiples of 16 bytes."""
     _launch_matmul_tma(_matmul_tma_tuned, a, b, out)
+
+
+def matmul_tma_24(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
+    """Chosen among 24 configurations by its first call."""
+    _launch_matmul_tma(matmul_tma_24_tuned, a, b, out)
 
 
 def matmul_tma_untuned(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:

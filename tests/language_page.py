@@ -29,8 +29,8 @@ def first_sentence(value: Any) -> str:
 
 
 def _signature(value: Any) -> str:
-    """The parameters as one writes them, without ``Any``."""
-    text = str(inspect.signature(value)).split(" -> ")[0]
+    """The parameters as one writes them, without ``Any`` and the families' keywords."""
+    text = str(inspect.signature(value)).split(" -> ")[0].replace(": 'Unpack[Parameters]'", "")
     return re.sub(r": '([^']*)'", r": \1", text).replace(": Any", "").replace("|", "\\|")
 
 

@@ -11,11 +11,14 @@ PACKAGE = Path(__file__).parent.parent / "tilejit"
 
 BASE = {"errors", "dtypes"}
 IR = BASE | {"layout", "target", "ir"}
-TILE = IR | {"ptx", "tile"}
+TILE = IR | {"ptx", "tile", "shared_banks"}
 ALLOWED: dict[str, set[str]] = {
-    "errors": set(),
+    "markup": set(),
+    "shared_banks": set(),
+    "pictures": {"markup", "shared_banks"},
+    "errors": {"markup"},
     "dtypes": set(),
-    "layout": BASE,
+    "layout": BASE | {"markup", "pictures", "shared_banks"},
     "target": BASE,
     "ir": BASE | {"layout", "target", "ir"},
     "ptx": BASE | {"target", "ptx"},
@@ -26,12 +29,32 @@ ALLOWED: dict[str, set[str]] = {
     "language": IR | {"ptx", "language"},
     "frontend": IR | {"ptx", "language", "frontend"},
     "runtime": BASE | {"target", "ir", "runtime"},
-    "pipeline": TILE | {"cuda", "sim", "families", "frontend", "language", "runtime", "pipeline"},
+    "rendering": TILE | {"markup", "runtime", "rendering"},
+    "pipeline": TILE
+    | {"cuda", "sim", "families", "frontend", "language", "runtime", "rendering", "pipeline"},
     "lib": {"language", "__init__", "lib"},
     "kernels": {"language", "__init__", "lib", "kernels"},
-    "tune": {"__init__", "errors", "runtime", "tune"},
+    "tune": {"__init__", "dtypes", "errors", "markup", "runtime", "target", "testing", "tune"},
+    "testing": {"errors", "markup", "testing"},
+    "ops": {"errors", "runtime"},
+    "explain": set(),
+    "cli": BASE
+    | {
+        "target",
+        "ir",
+        "language",
+        "runtime",
+        "families",
+        "kernels",
+        "tune",
+        "explain",
+        "__init__",
+        "cli",
+    },
+    "__main__": {"cli"},
     "demo": {"__init__", "kernels", "errors", "runtime"},
-    "__init__": BASE | {"language", "runtime", "pipeline", "ir", "layout"},
+    "__init__": BASE
+    | {"language", "runtime", "pipeline", "ir", "layout", "ops", "testing", "tune"},
 }
 
 

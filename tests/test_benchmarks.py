@@ -26,13 +26,14 @@ from benchmarks import (
 )
 from tilejit.kernels import rows, softmax
 from tilejit.runtime.variant import Variant
+from tilejit.testing import card, timing
 
 ENVIRONMENT = {"gpu": "G", "date": "D", "driver": "1", "torch": "2", "triton": "3"}
 
 
-def fixed(seconds: dict[str, float]) -> harness.TimeBy:
+def fixed(seconds: dict[str, float]) -> timing.TimeBy:
     """A clock that says ``seconds`` of each contender it is given."""
-    return lambda contenders: {n: harness.Timing(*[seconds[n]] * 3) for n in contenders}
+    return lambda contenders: {n: timing.Timing(*[seconds[n]] * 3) for n in contenders}
 
 
 # --- checks
@@ -107,12 +108,12 @@ def test_only_the_host_clock_sees_pallas_and_only_where_it_works(
 ) -> None:
     seen: list[list[str]] = []
 
-    def time_by(contenders: harness.Contenders) -> dict[str, harness.Timing]:
+    def time_by(contenders: timing.Contenders) -> dict[str, timing.Timing]:
         seen.append(list(contenders))
         return {}
 
-    monkeypatch.setattr(harness, "time_by_host", time_by)
-    runs: harness.Contenders = dict.fromkeys(("cublas", "tilejit", "triton", "pallas"), int)
+    monkeypatch.setattr(timing, "sustained_by_host", time_by)
+    runs: timing.Contenders = dict.fromkeys(("cublas", "tilejit", "triton", "pallas"), int)
     bench_gemm.on_torchs_stream(time_by, runs)
     bench_gemm.beside_pallas(runs)
     assert seen == [["cublas", "tilejit", "triton"], ["cublas", "tilejit", "pallas"]]
@@ -152,7 +153,7 @@ def test_attention_check(monkeypatch: pytest.MonkeyPatch, causal: bool) -> None:
     tensors: list[torch.Tensor] = []
     original = bench_attention.contenders
 
-    def with_wrong(q: Any, k: Any, v: Any, out: Any, causal: bool) -> harness.Contenders:
+    def with_wrong(q: Any, k: Any, v: Any, out: Any, causal: bool) -> timing.Contenders:
         tensors.extend((q, k, v))
         flash = bench_attention.SDPBackend.FLASH_ATTENTION
         return {
@@ -175,7 +176,7 @@ def test_failing_contender_is_a_row_and_the_rest_is_timed() -> None:
     def fail() -> None:
         raise ImportError("no triton")
 
-    runs: harness.Contenders = {"base": int, "ours": int, "triton": fail}
+    runs: timing.Contenders = {"base": int, "ours": int, "triton": fail}
     checks: dict[str, Any] = {"base": lambda: None, "ours": lambda: None, "triton": fail}
     case = harness.Case("c", 0, runs, checks, flops=4 * 10**12)
     seconds = fixed({"base": 2.0, "ours": 4.0})
@@ -189,7 +190,7 @@ def test_failing_contender_is_a_row_and_the_rest_is_timed() -> None:
 
 
 def test_a_target_stands_in_tilejits_row_of_its_protocol() -> None:
-    runs: harness.Contenders = {"base": int, "tilejit": int}
+    runs: timing.Contenders = {"base": int, "tilejit": int}
     case = harness.Case("c", 0, runs, flops=1, targets={"sustained": 0.9})
     seconds = fixed({"base": 2.0, "tilejit": 2.0})
     told = harness.compare_flops(case, "base", {"sustained": seconds, "interleaved": seconds})
@@ -201,6 +202,7 @@ def test_a_target_stands_in_tilejits_row_of_its_protocol() -> None:
 def test_the_host_clock_waits_for_the_last_result_of_each_block(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: told.append("synchronised"))
     told: list[str] = []
 
@@ -212,7 +214,7 @@ def test_the_host_clock_waits_for_the_last_result_of_each_block(
         told.append("called")
         return Later()
 
-    assert len(harness._by_host_clock(call, 2, 2)) == 2
+    assert len(timing.by_host_clock(call, 2, 2)) == 2
     assert told == ["called", "called", "waited", "synchronised"] * 2
 
 
@@ -221,21 +223,21 @@ def test_graphs_are_timed_per_call(monkeypatch: pytest.MonkeyPatch) -> None:
         def __init__(self, run: Callable[[], Any], calls: int):
             self.replay = run
 
-    monkeypatch.setattr(harness, "_graph", Graph)
-    monkeypatch.setattr(harness, "time_interleaved", fixed({"a": 8.0}))
-    assert harness.time_graphed({"a": int}, calls=4)["a"] == harness.Timing(2.0, 2.0, 2.0)
+    monkeypatch.setattr(timing, "_graph", Graph)
+    monkeypatch.setattr(timing, "interleaved", fixed({"a": 8.0}))
+    assert timing.graphed({"a": int}, calls=4)["a"] == timing.Timing(2.0, 2.0, 2.0)
 
 
 def test_clock_and_power_are_those_sampled_meanwhile() -> None:
-    card = harness.Card()
-    card._samples = [
+    sampled = card.Card()
+    sampled._samples = [
         (0.0, 300.0, 90.0),
         (1.0, 1500.0, 690.0),
         (2.0, 1510.0, 700.0),
         (4.0, 1.0, 1.0),
     ]
-    assert card.during([(0.5, 1.5), (1.9, 3.0)]) == {"sm_mhz": 1505.0, "watts": 695.0}
-    assert card.during([(2.5, 3.0)]) == {}
+    assert sampled.during([(0.5, 1.5), (1.9, 3.0)]) == {"sm_mhz": 1505.0, "watts": 695.0}
+    assert sampled.during([(2.5, 3.0)]) == {}
 
 
 @pytest.mark.parametrize(
@@ -246,24 +248,24 @@ def test_what_nvidia_smi_says_is_read_and_it_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, seen: set[tuple[float, float]]
 ) -> None:
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    monkeypatch.setattr(harness, "_this_card", list)
+    monkeypatch.setattr(card, "_this_card", list)
     stand_in = tmp_path / "nvidia-smi"
     stand_in.write_text(f"#!/bin/sh\n{script}\n")
     stand_in.chmod(0o755)
-    with harness.Card() as card:
-        while seen and not card._samples:
+    with card.Card() as sampled:
+        while seen and not sampled._samples:
             time.sleep(0.01)
-    assert {(mhz, watts) for _, mhz, watts in card._samples} == seen
-    assert card._process is not None and card._process.poll() is not None
+    assert {(mhz, watts) for _, mhz, watts in sampled._samples} == seen
+    assert sampled._process is not None and sampled._process.poll() is not None
 
 
 def test_without_nvidia_smi_there_are_no_samples(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with harness.Card() as card:
+    with card.Card() as sampled:
         pass
-    assert card.during([(0.0, 1e30)]) == {}
+    assert sampled.during([(0.0, 1e30)]) == {}
 
 
 def test_sustained_measures_each_alone_forwards_then_backwards(
@@ -287,8 +289,8 @@ def test_sustained_measures_each_alone_forwards_then_backwards(
             return float(other.at - self.at)
 
     monkeypatch.setattr(torch.cuda, "Event", Event)
-    runs: harness.Contenders = {n: partial(calls.append, n) for n in ("a", "b")}
-    timings = harness.time_sustained(runs, settle_seconds=0.0, measure_seconds=0.08)
+    runs: timing.Contenders = {n: partial(calls.append, n) for n in ("a", "b")}
+    timings = timing.sustained(runs, settle_seconds=0.0, measure_seconds=0.08)
     assert timings["a"].median == timings["b"].median == pytest.approx(1e-3)
     order = [n for i, n in enumerate(calls) if i == 0 or calls[i - 1] != n]
     assert order == ["a", "b", "a"]
@@ -365,9 +367,9 @@ def test_a_launch_that_fails_is_a_row_and_the_rest_is_compared() -> None:
     ]
     ((descriptors, pointers), *_) = bench_launch.descriptors_beside_pointers().items()
     timings = {
-        bench_launch.PREBUILT: harness.Timing(1e-6, 1e-6, 1e-6),
-        pointers: harness.Timing(2e-6, 2e-6, 2e-6),
-        descriptors: harness.Timing(3e-6, 3e-6, 3e-6),
+        bench_launch.PREBUILT: timing.Timing(1e-6, 1e-6, 1e-6),
+        pointers: timing.Timing(2e-6, 2e-6, 2e-6),
+        descriptors: timing.Timing(3e-6, 3e-6, 3e-6),
     }
     told = {r["contender"]: r for r in bench_launch.rows_of(timings)}
     assert told[descriptors]["of_pointers"] == 1.5 and told[descriptors]["of_prebuilt"] == 3.0

@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tilejit import testing
     from tilejit.errors import (
         CompileError,
         ContractError,
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
         SyntaxUnsupported,
         TargetError,
         TileError,
+        TuneError,
         Unsimulated,
     )
     from tilejit.ir.signature import (
@@ -31,24 +33,46 @@ if TYPE_CHECKING:
         TensorArg,
     )
     from tilejit.language import namespace as T
+    from tilejit.ops import custom_op
     from tilejit.pipeline import jit, simulation
     from tilejit.runtime.jit import JitFunction
+    from tilejit.runtime.loaded import LoadedKernel, load
     from tilejit.runtime.tensor_maps import encode_tensor_map
     from tilejit.runtime.torch_glue import target_of
+    from tilejit.tune import store as tuning
+    from tilejit.tune.autotune import Autotuned, autotune, tune
+    from tilejit.tune.config import Config, Space
+    from tilejit.tune.report import Report
+    from tilejit.tune.store import TuningWarning
 
 __version__ = "0.1.0"
 
+_MODULES: dict[str, str] = {
+    "T": "tilejit.language.namespace",
+    "testing": "tilejit.testing",
+    "tune": "tilejit.tune",
+    "tuning": "tilejit.tune.store",
+}
 _HOME: dict[str, str] = {
     "jit": "tilejit.pipeline",
     "simulation": "tilejit.pipeline",
+    "custom_op": "tilejit.ops",
     "JitFunction": "tilejit.runtime.jit",
+    "LoadedKernel": "tilejit.runtime.loaded",
+    "load": "tilejit.runtime.loaded",
     "encode_tensor_map": "tilejit.runtime.tensor_maps",
     "target_of": "tilejit.runtime.torch_glue",
+    "Autotuned": "tilejit.tune.autotune",
+    "autotune": "tilejit.tune.autotune",
+    "Config": "tilejit.tune.config",
+    "Space": "tilejit.tune.config",
+    "Report": "tilejit.tune.report",
+    "TuningWarning": "tilejit.tune.store",
     **dict.fromkeys(
         (
             "CompileError", "ContractError", "Diagnostic", "InternalError", "LaunchError",
             "SimulationFault", "Span", "SyntaxUnsupported", "TargetError", "TileError",
-            "Unsimulated",
+            "TuneError", "Unsimulated",
         ),
         "tilejit.errors",
     ),
@@ -59,7 +83,9 @@ _HOME: dict[str, str] = {
 }  # fmt: skip
 
 __all__ = [
+    "Autotuned",
     "CompileError",
+    "Config",
     "ConstArg",
     "ContractError",
     "Diagnostic",
@@ -67,28 +93,39 @@ __all__ = [
     "JitFunction",
     "LaunchError",
     "LaunchOverride",
+    "LoadedKernel",
+    "Report",
     "ScalarArg",
     "Signature",
     "SimulationFault",
+    "Space",
     "Span",
     "SyntaxUnsupported",
     "T",
     "TargetError",
     "TensorArg",
     "TileError",
+    "TuneError",
+    "TuningWarning",
     "Unsimulated",
     "__version__",
+    "autotune",
+    "custom_op",
     "encode_tensor_map",
     "jit",
+    "load",
     "simulation",
     "target_of",
+    "testing",
+    "tune",
+    "tuning",
 ]
 
 
 def __getattr__(name: str) -> Any:
     value: Any
-    if name == "T":
-        value = importlib.import_module("tilejit.language.namespace")
+    if name in _MODULES:
+        value = importlib.import_module(_MODULES[name])
     elif name in _HOME:
         value = getattr(importlib.import_module(_HOME[name]), name)
     else:

@@ -17,6 +17,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import TracebackType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tilejit.markup import Html
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,17 +78,18 @@ def _render_span(span: Span, *, inlined: bool) -> list[str]:
         return [head]
     number = str(span.line)
     pad = " " * len(number)
-    if span.end_line in (0, span.line):
-        end = span.end_col
-    else:
-        end = len(text)
-    width = max(1, end - span.col)
     return [
         head,
         f"{pad} |",
         f"{number} | {text}",
-        f"{pad} | {' ' * span.col}{'^' * width}",
+        f"{pad} | {_carets(span, text)}",
     ]
+
+
+def _carets(span: Span, text: str) -> str:
+    """What stands below ``text``, the span's line: to its end where the span goes on."""
+    end = span.end_col if span.end_line in (0, span.line) else len(text)
+    return " " * span.col + "^" * max(1, end - span.col)
 
 
 def _render_alike(alike: list[Diagnostic]) -> str:
@@ -93,6 +98,60 @@ def _render_alike(alike: list[Diagnostic]) -> str:
     if len(alike) > 1:
         text += f"\n   = again: {len(alike) - 1} more in the unrolled copies of this line"
     return text
+
+
+_CONTEXT_LINES = 2
+"""Around a place, in HTML."""
+
+
+def _html_alike(alike: list[Diagnostic]) -> Html:
+    """Faults of one kind at one place as HTML: message, places with their source, notes."""
+    from tilejit import markup
+
+    first = alike[0]
+    notes = list(first.notes)
+    if len(alike) > 1:
+        notes.append(("again", f"{len(alike) - 1} more in the unrolled copies of this line"))
+    code = markup.tag("span", first.code, class_="bad")
+    frames = [] if first.span is None else list(first.span.frames())
+    parts = [
+        markup.tag("div", markup.join((code, " ", first.message)), class_="message"),
+        *(_html_span(span, inlined=depth > 0) for depth, span in enumerate(frames)),
+        markup.table((), [(markup.tag("b", label), _note(text)) for label, text in notes]),
+    ]
+    return markup.tag("div", markup.join(parts), class_="diagnostic")
+
+
+def _note(text: str) -> Html:
+    from tilejit import markup
+
+    return markup.tag("span", text, class_="message")
+
+
+def _html_span(span: Span, *, inlined: bool) -> Html:
+    """The lines around a place, with carets under it."""
+    from tilejit import markup
+
+    where = "a notebook cell, line" if "ipykernel_" in span.file else span.file
+    head = f"{'inlined at' if inlined else 'at'} {where}{' ' if where != span.file else ':'}{span.line}"
+    heading = markup.tag(
+        "div", f"{head} in {span.function}" if span.function else head, class_="faint"
+    )
+    if not linecache.getline(span.file, span.line).strip():
+        return heading
+    first = max(1, span.line - _CONTEXT_LINES)
+    lines: list[tuple[int | None, str]] = []
+    for number in range(first, span.line + _CONTEXT_LINES + 1):
+        text = linecache.getline(span.file, number).rstrip("\n")
+        lines.append((number, text))
+        if number == span.line:
+            lines.append((None, _carets(span, text)))
+    while not lines[-1][1].strip():
+        lines.pop()
+    listing = markup.code(
+        "\n".join(text for _, text in lines), lines=[number for number, _ in lines]
+    )
+    return markup.join((heading, listing))
 
 
 class TileError(Exception):
@@ -110,22 +169,46 @@ class TileError(Exception):
 
     def render(self) -> str:
         """The faults, one of each kind at a place: unrolled code repeats its own."""
-        places: dict[tuple[str, Span | None], list[Diagnostic]] = {}
-        for diagnostic in self.diagnostics:
-            key = (diagnostic.code, diagnostic.span)
-            places.setdefault(key if diagnostic.span else (diagnostic.render(), None), []).append(
-                diagnostic
-            )
-        body = "\n\n".join(_render_alike(alike) for alike in places.values())
+        places = self._places()
+        body = "\n\n".join(_render_alike(alike) for alike in places)
         count = len(self.diagnostics)
         if count == 1:
             return body
         shown = "" if len(places) == count else f", {len(places)} shown"
         return f"{body}\n\n{count} errors{shown}"
 
+    def html(self) -> Html:
+        """``render`` as HTML: what a page that shows the error among others puts in."""
+        from tilejit import markup
+
+        count = len(self.diagnostics)
+        head = type(self).__name__ if count == 1 else f"{type(self).__name__}: {count} errors"
+        parts = [markup.tag("div", head, class_="title")]
+        parts += [_html_alike(alike) for alike in self._places()]
+        return markup.join(parts)
+
+    def _repr_html_(self) -> str:
+        from tilejit import markup
+
+        return markup.fragment(self.html())
+
+    def _places(self) -> list[list[Diagnostic]]:
+        """The faults by kind and place."""
+        places: dict[tuple[str, Span | None], list[Diagnostic]] = {}
+        for diagnostic in self.diagnostics:
+            key = (diagnostic.code, diagnostic.span)
+            places.setdefault(key if diagnostic.span else (diagnostic.render(), None), []).append(
+                diagnostic
+            )
+        return list(places.values())
+
     def _render_traceback_(self) -> list[str]:
         """IPython calls this instead of printing our frames."""
-        return self.render().splitlines()
+        return self.uncaught().splitlines()
+
+    def uncaught(self) -> str:
+        """What is printed when nobody catches the error: the faults, and where more is said of them."""
+        return f"{self.render()}\n\nmore about it: python -m tilejit explain {self.codes[0]}"
 
 
 class SyntaxUnsupported(TileError):
@@ -146,6 +229,10 @@ class CompileError(TileError):
 
 class LaunchError(TileError):
     """Arguments or launch configuration that cannot be launched."""
+
+
+class TuneError(TileError):
+    """A tuning that cannot be done as asked for, or that no config came out of."""
 
 
 class SimulationFault(TileError):
@@ -233,7 +320,7 @@ def _excepthook(
 ) -> None:
     """Uncaught TileErrors print their diagnostics; frames of tilejit itself would only distract."""
     if isinstance(value, TileError) and not isinstance(value, InternalError):
-        print(value.render(), file=sys.stderr)
+        print(value.uncaught(), file=sys.stderr)
     else:
         _previous_hook(kind, value, traceback)
 
@@ -243,7 +330,7 @@ def _thread_excepthook(args: threading.ExceptHookArgs) -> None:
     value = args.exc_value
     if isinstance(value, TileError) and not isinstance(value, InternalError):
         name = args.thread.name if args.thread is not None else "<unknown>"
-        print(f"Exception in thread {name}:\n{value.render()}", file=sys.stderr)
+        print(f"Exception in thread {name}:\n{value.uncaught()}", file=sys.stderr)
     else:
         _previous_thread_hook(args)
 

@@ -8,7 +8,7 @@ memory address is swizzled. Axis ``m`` is the storage position in elements; ``la
 ``TCol`` are TMEM coordinates.
 
 Source: contract "operand coordinates and storage"; reference notation ``(2,32,4):(1@warpid,1@laneid,1)``.
-Not here: symbolic offsets (``ir.nodes.View``), contracts.
+Not here: symbolic offsets (``ir.nodes.View``), contracts, drawing (``pictures``).
 """
 
 from __future__ import annotations
@@ -19,12 +19,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate, combinations
-from typing import NoReturn, TypeAlias
+from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
+if TYPE_CHECKING:
+    from tilejit.markup import Html
 
-IntArray: TypeAlias = npt.NDArray[np.int64]
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+# numpy is imported where it is used: a process that finds its kernel in the disk cache needs none.
+IntArray: TypeAlias = "npt.NDArray[np.int64]"
 
 MEMORY_AXIS = "m"
 MAX_SPAN_ELEMS = 1 << 22
@@ -93,6 +98,16 @@ class TileLayout:
                 last += (i.extent - 1) * i.stride
         return last + 1
 
+    def picture(self, *shape: int, element_bytes: int | None = None) -> Html:
+        """Who owns each element, or its address and bank: ``layout.picture(16, 8)``. A shape of more than
+        two dimensions shows its leading ones as rows; without one the layout's own iters are taken.
+        ``element_bytes`` tells the banks of shared memory: 4 by default, or what a swizzle's units of 16
+        bytes say."""
+        return _picture(self, shape, element_bytes)
+
+    def _repr_html_(self) -> str:
+        return _page(self)
+
     def spread(self) -> TileLayout:
         """The replicas as ordinary innermost iters: one logical element for every stored copy."""
         return TileLayout(self.shard + self.replica, (), self.offset) if self.replica else self
@@ -100,6 +115,8 @@ class TileLayout:
 
 @lru_cache(maxsize=1024)
 def _tile_positions(layout: TileLayout, shape: tuple[int, ...]) -> Mapping[str, IntArray]:
+    import numpy as np
+
     if math.prod(shape) != layout.size:
         raise LayoutError(
             f"layout {render(layout)} has {layout.size} elements, shape {shape} has "
@@ -176,6 +193,13 @@ class ComposeLayout:
             return -(-self.tile.span() // self.period_elems) * self.period_elems
         return int(self.spread().positions((self.spread().size,))[MEMORY_AXIS].max()) + 1
 
+    def picture(self, *shape: int, element_bytes: int | None = None) -> Html:
+        """As TileLayout.picture."""
+        return _picture(self, shape, element_bytes)
+
+    def _repr_html_(self) -> str:
+        return _page(self)
+
     def spread(self) -> ComposeLayout:
         """As TileLayout.spread."""
         return replace(self, tile=self.tile.spread())
@@ -206,6 +230,69 @@ def strided(shape: tuple[int, ...], strides: tuple[int, ...]) -> TileLayout:
     if len(shape) != len(strides):
         raise LayoutError(f"shape {shape} and strides {strides} differ in rank")
     return TileLayout(tuple(Iter(e, s) for e, s in zip(shape, strides)) or (Iter(1, 0),))
+
+
+# --- pictures
+
+_MOST_COLUMNS = 64
+"""That leading dimensions are drawn beside the last one for."""
+_LOOKED_AT = 256
+"""Rows and columns that a picture's numbers are taken from."""
+_SWIZZLE_UNIT_BYTES = 16
+"""What hardware's swizzles move as a whole."""
+
+
+def _picture(layout: Layout, shape: tuple[int, ...], element_bytes: int | None) -> Html:
+    from tilejit import pictures, shared_banks
+
+    tile = layout.tile if isinstance(layout, ComposeLayout) else layout
+    shape = shape or tuple(i.extent for i in tile.shard) or (1,)
+    if math.prod(shape) != layout.size:
+        raise LayoutError(
+            f"layout {render(layout)} has {layout.size} elements, shape {shape} has {math.prod(shape)}"
+        )
+    columns = shape[-1]
+    for extent in reversed(shape[1:-1]):
+        if columns * extent > _MOST_COLUMNS:
+            break
+        columns *= extent
+    whole = (layout.size // columns, columns)
+    grids = _corner(layout, whole)
+    copies = ", copies not drawn" if tile.replica else ""
+    caption = f"{render(layout)} of {' × '.join(map(str, shape))}{copies}"
+    if layout.axes - {MEMORY_AXIS}:
+        return pictures.owners(grids, whole, caption)
+    if element_bytes is None:
+        element_bytes = shared_banks.WORD_BYTES
+        if isinstance(layout, ComposeLayout):
+            element_bytes = max(1, _SWIZZLE_UNIT_BYTES >> layout.per_element)
+    return pictures.memory(grids[MEMORY_AXIS], whole, element_bytes, caption)
+
+
+def _corner(layout: Layout, shape: tuple[int, int]) -> dict[str, IntArray]:
+    """``positions`` of the first rows and columns, however large the rest is."""
+    import numpy as np
+
+    tile = layout.tile if isinstance(layout, ComposeLayout) else layout
+    rows, columns = (np.arange(min(extent, _LOOKED_AT), dtype=np.int64) for extent in shape)
+    left = rows[:, np.newaxis] * shape[1] + columns
+    offsets = dict(tile.offset)
+    found = {
+        axis: np.full(left.shape, offsets.get(axis, 0), dtype=np.int64)
+        for axis in layout.axes | {MEMORY_AXIS}
+    }
+    for i in reversed(tile.shard):
+        found[i.axis] += left % i.extent * i.stride
+        left = left // i.extent
+    if isinstance(layout, ComposeLayout):
+        found[MEMORY_AXIS] = layout.swizzle(found[MEMORY_AXIS])
+    return found
+
+
+def _page(layout: Layout) -> str:
+    from tilejit import markup
+
+    return markup.fragment(layout.picture())
 
 
 # --- notation
@@ -483,6 +570,8 @@ def find_collision(layout: Layout, shape: tuple[int, ...]) -> Collision | None:
     """None when the layout is injective on ``shape``; else the first coordinate that collides and
     the earlier one it collides with. Replicas count: no copy may lie on another element's.
     """
+    import numpy as np
+
     layout.positions(shape)  # refuses a shape of another size
     spread = layout.spread()
     copies = spread.size // layout.size

@@ -25,24 +25,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, overload
 
 from tilejit import frontend
-from tilejit.errors import LaunchError, Span, SyntaxUnsupported, fault
-from tilejit.frontend.launch import check_counts
-from tilejit.frontend.lowering import deep_recursion
-from tilejit.ir import nodes, script, walk
+from tilejit.errors import LaunchError, Span, SyntaxUnsupported, TileError, fault
+from tilejit.ir import nodes, walk
 from tilejit.ir.signature import Signature
-from tilejit.runtime import cache, nvrtc, sass, torch_glue
-from tilejit.runtime.artifact import Artifact
+from tilejit.runtime import cache, nvrtc, torch_glue
+from tilejit.runtime.artifact import ANNOUNCED, Artifact
 from tilejit.runtime.encoding import digest
+from tilejit.runtime.examples import Examples
 from tilejit.runtime.jit import JitFunction
-from tilejit.runtime.variant import Lowered, Options, Source
+from tilejit.runtime.variant import Lowered, Options, Source, Variant
 from tilejit.target import Target
 
 if TYPE_CHECKING:
     from tilejit import cuda, sim
+    from tilejit.rendering import kernel_page
     from tilejit.tile import banks, checker
+    from tilejit.tile.global_accesses import GlobalAccesses
+    from tilejit.tile.work import Work
 
-# The checker, the emitter and the simulator are imported where they are used: a process that finds its
-# kernel in the disk cache needs none of them, and they are half of the package.
+# What a step needs is imported in the step. A process that finds its kernel in the disk cache needs no
+# checker, emitter or simulator, which are half of the package, and no numpy; one that only decorates
+# kernels does not lower.
 
 _TEXTS_REMEMBERED = 64
 
@@ -68,6 +71,8 @@ def _timed(step: str) -> Iterator[None]:
 @contextmanager
 def _deep(place: Callable[[], Span | None]) -> Iterator[None]:
     """``deep_recursion``. ``place``: of what nests too deeply even so, for the diagnostic."""
+    from tilejit.frontend.lowering import deep_recursion
+
     with deep_recursion():
         try:
             yield
@@ -115,6 +120,8 @@ class Pipeline:
             lowered = frontend.lower(parsed, signature)
             function = lowered.function
             if options:
+                from tilejit.frontend.launch import check_counts
+
                 function = replace(function, launch=replace(function.launch, **dict(options)))
                 check_counts(function.launch, function.span)
         return Lowered(function, lowered.captured, lowered.sources)
@@ -132,6 +139,18 @@ class Pipeline:
             from tilejit.tile import banks
 
             return banks.bank_report(lowered.function, FAMILIES)
+
+    def accesses(self, checked: checker.Checked) -> GlobalAccesses:
+        with _deep(_deepest(checked.function)):
+            from tilejit.tile.global_accesses import global_accesses
+
+            return global_accesses(checked)
+
+    def work(self, checked: checker.Checked, values: Mapping[str, int]) -> Work:
+        with _deep(_deepest(checked.function)):
+            from tilejit.tile.work import work
+
+            return work(checked, values)
 
     def emit(self, checked: checker.Checked) -> cuda.Source:
         with _timed("emit"), _deep(_deepest(checked.function)):
@@ -233,6 +252,8 @@ class Pipeline:
 
     def show(self, lowered: Lowered) -> str:
         with _deep(_deepest(lowered.function)):
+            from tilejit.ir import script
+
             return script.print_function(lowered.function)
 
     def ast(self, kernel: Source) -> str:
@@ -245,7 +266,55 @@ class Pipeline:
         return text
 
     def sass(self, artifact: Artifact) -> str:
+        from tilejit.runtime import sass
+
         return sass.disassemble(artifact.cubin)
+
+    def page(self, variant: Variant) -> str:
+        from tilejit.rendering import kernel_page
+
+        try:
+            checked = variant.checked
+        except TileError as error:
+            return kernel_page.broken_page(variant, error)
+        with _deep(_deepest(checked.function)):
+            return kernel_page.kernel_page(variant, _facts(checked, variant), _generated(variant))
+
+    def outline(self, name: str, kernel: Source, doc: str | None) -> str:
+        from tilejit.rendering import kernel_page
+
+        return kernel_page.outline_page(name, kernel.params, doc)
+
+
+def _facts(checked: checker.Checked, variant: Variant) -> kernel_page.Facts:
+    from tilejit.families import FAMILIES
+    from tilejit.rendering import kernel_page
+    from tilejit.tile import checker
+    from tilejit.tile.issue_counts import issue_counts
+
+    calls = checker.tile_calls(checked.function, FAMILIES)
+    return kernel_page.Facts(calls, issue_counts(checked), variant.banks)
+
+
+def _generated(variant: Variant) -> list[kernel_page.Stage]:
+    """The stages that a cubin has; SASS needs a disassembler besides."""
+    from tilejit.rendering import stages
+    from tilejit.rendering.kernel_page import Stage
+    from tilejit.runtime import sass
+
+    if not variant.compiled:
+        return []
+    try:
+        disassembled = Stage(
+            "SASS", tuple(stages.sass(sass.disassemble(variant.cubin, lines=True)))
+        )
+    except LaunchError as error:
+        disassembled = Stage("SASS", why_not=error.render())
+    return [
+        Stage("CUDA", tuple(stages.cuda(variant.cuda))),
+        Stage("PTX", tuple(stages.ptx(variant.ptx))),
+        disassembled,
+    ]
 
 
 def _keyed_on(
@@ -253,6 +322,8 @@ def _keyed_on(
 ) -> dict[str, str]:
     """Everything a cubin depends on, each as a digest. The IR is among it: whatever an outside value
     did to the program shows there, even a value that has no encoding."""
+    from tilejit.ir import script
+
     return {
         "kernel": digest(kernel.name, lowered.sources),
         "place": digest(_place(kernel)),
@@ -285,7 +356,7 @@ class CompilerWarning(UserWarning):
 def _announce(artifact: Artifact, lowered: Lowered) -> Artifact:
     """Tells the user what the compiler warned about, and writes the stages where asked to."""
     _keep(artifact, lowered)
-    for diagnostic in artifact.warnings:
+    for diagnostic in artifact.warnings if ANNOUNCED.get() else ():
         text = diagnostic.render().removeprefix("error")
         warnings.warn(f"{artifact.kernel}: {text}", CompilerWarning, stacklevel=2)
     return artifact
@@ -304,6 +375,8 @@ def _keep(artifact: Artifact, lowered: Lowered) -> None:
 
 
 def _write_stages(root: Path, artifact: Artifact, lowered: Lowered) -> None:
+    from tilejit.ir import script
+
     root.mkdir(parents=True, exist_ok=True)
     stem = f"{artifact.kernel}-{artifact.target}-{artifact.key[:12]}"
     (root / f"{stem}.ir").write_text(script.print_function(lowered.function))
@@ -404,7 +477,7 @@ def simulation(*, target: str | None = None, **options: Any) -> Iterator[None]:
 def jit(function: Callable[..., Any], /) -> JitFunction: ...
 @overload
 def jit(
-    *, source: str | None = None, target: str | None = None
+    *, source: str | None = None, target: str | None = None, examples: Examples | None = None
 ) -> Callable[[Callable[..., Any]], JitFunction]: ...
 def jit(
     function: Callable[..., Any] | None = None,
@@ -412,13 +485,15 @@ def jit(
     *,
     source: str | None = None,
     target: str | None = None,
+    examples: Examples | None = None,
 ) -> JitFunction | Callable[[Callable[..., Any]], JitFunction]:
     """``@tile.jit``: a Python function as a GPU kernel, or as a helper that kernels inline.
 
     ``source``: the function's text, where Python keeps none (``exec``). ``target``: compile for this
-    target always, such as ``sm_100a``. Raises ``SyntaxUnsupported`` when the source cannot be read;
-    the body is looked at when the kernel is specialised.
+    target always, such as ``sm_100a``. ``examples``: what the kernel is called with, for tools (see
+    ``runtime.examples``). Raises ``SyntaxUnsupported`` when the source cannot be read; the body is looked
+    at when the kernel is specialised.
     """
     if function is not None:
         return JitFunction(function, STEPS)
-    return lambda f: JitFunction(f, STEPS, source=source, target=target)
+    return lambda f: JitFunction(f, STEPS, source=source, target=target, examples=examples)

@@ -128,6 +128,14 @@ class Target:
         """The oldest member of this target's family: 100 for ``sm_103a``, 90 for ``sm_90a``."""
         return _FAMILIES.get(self.sm, self.sm)
 
+    def runs_on(self, device: Target) -> bool:
+        """Whether code for this target runs on a GPU with ``device``, the target of its capability."""
+        if self.suffix == "a":
+            return self == device
+        if self.suffix == "f":
+            return self.family == device.family and self.sm <= device.sm
+        return self.sm // 10 == device.sm // 10 and self.sm <= device.sm
+
     def supports(self, min_target: str) -> bool:
         """Whether a form with this ``min_target`` assembles here.
 

@@ -59,3 +59,10 @@ compiled = scale_rows.compile(x, y, 2.0)
 print(scale_rows.asm["ir"][:600])
 print(scale_rows.asm["cuda"][:800])
 print(compiled.stats)
+
+# %% [markdown]
+# In a notebook a kernel is a page: what it uses, which contracts hold, and its source beside CUDA C++, PTX and
+# SASS. Point at a line of one to see its lines in the others.
+
+# %%
+compiled

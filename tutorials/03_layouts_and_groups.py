@@ -21,6 +21,13 @@ print("element (1, 5, 2) is in warp", where["warpid"][1, 5, 2], "lane", where["l
 assert layouts.render(fragment) == "(2,32,4):(1@warpid,1@laneid,1)"
 
 # %% [markdown]
+# In a notebook a layout is a picture: one colour is one thread's. `picture` takes the shape to draw; here are
+# the sums of `mma.sync` that the lanes of a warp hold.
+
+# %%
+T.cuda.mma_fragment_layout("m16n8k16", "D", (1, 1)).picture(16, 8)
+
+# %% [markdown]
 # A layout that puts two elements in one place is found, with both coordinates.
 
 # %%

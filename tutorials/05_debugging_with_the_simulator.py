@@ -32,8 +32,15 @@ try:
     shift(x, y, False)
 except tile.SimulationFault as fault:
     print(fault)
+    race = fault
 else:
     raise AssertionError("the race was not found")
+
+# %% [markdown]
+# In a notebook the error object itself shows the lines around it.
+
+# %%
+race
 
 # %% [markdown]
 # Both accesses are named, with their threads and lines. With the barrier the run is clean.

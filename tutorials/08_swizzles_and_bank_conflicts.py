@@ -116,6 +116,12 @@ try_layout(swizzled, {"cp": 1, "ldmatrix": 1, "stmatrix": 1, "ld": 1})
 assert T.cuda.mma_shared_layout((64, 64), "float16") == swizzled
 
 # %% [markdown]
+# A notebook can draw it: every element with its address and its bank. Point at one to see the others of its bank.
+
+# %%
+swizzled.picture(64, 64)
+
+# %% [markdown]
 # ## Reading `swizzle(3,3,3) o (64,64):(64,1)`
 #
 # Right to left. `(64,64):(64,1)` gives the element's plain address in elements: `64*row + column`. Then

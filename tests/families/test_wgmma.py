@@ -20,7 +20,7 @@ from tests.tile.kit import apply, buffer, codes, guard, hw, issues, kernel, op, 
 from tests.tile.test_descriptor import fenced, shared, tiles
 from tilejit import T, dtypes, layout, pipeline
 from tilejit.errors import SimulationFault, TargetError
-from tilejit.families import FAMILIES
+from tilejit.families import FAMILIES, wgmma
 from tilejit.ir import build, nodes, views
 from tilejit.ptx.spelling import SpellingError, forms_of_family, lookup
 from tilejit.runtime import nvrtc
@@ -1186,3 +1186,11 @@ def test_raw_instructions_need_whole_warpgroups() -> None:
     raw_in_part.check(y, True, target="sm_90a")
     with pytest.raises(tile.ContractError, match="scope/partial-warpgroup"):
         raw_in_part.check(y, False, target="sm_90a")
+
+
+def test_a_fragment_made_twice_is_one() -> None:
+    """Threads that check at a time may each make the map of an instruction; a walk finds either."""
+    again = wgmma.accumulator.__wrapped__(64)
+    assert again is not wgmma.accumulator(64)
+    assert again == wgmma.accumulator(64) and hash(again) == hash(wgmma.accumulator(64))
+    assert again != wgmma.accumulator(128) and again != wgmma.packed_words(64)

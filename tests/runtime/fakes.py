@@ -50,6 +50,7 @@ class Kernel:
     function: Any
     file: str = "fake.py"
     span: Span = Span("fake.py", 1)
+    text: str = ""
 
 
 def parse(function: Callable[..., Any]) -> Kernel:
@@ -136,6 +137,9 @@ class Steps:
     def banks(self, lowered: Lowered) -> tuple[Any, ...]:
         return ()
 
+    def accesses(self, checked: Any) -> Any:
+        return SimpleNamespace(read=frozenset(), written=frozenset(), elsewhere=False)
+
     def compile(
         self, kernel: Any, lowered: Lowered, signature: Signature, options: Any, check: Any
     ) -> Artifact:
@@ -192,6 +196,7 @@ class Recorder:
     def __init__(self) -> None:
         self.launches: list[Launched] = []
         self.loaded: list[tuple[bytes, str, int]] = []
+        self.released: list[Any] = []
         self.results: list[int] = []
         self.contexts: list[int] = []
         self.shared: list[int] = []
@@ -216,6 +221,9 @@ class Recorder:
     def load_function(self, cubin: bytes, entry: str, device: int) -> Any:
         self.loaded.append((cubin, entry, device))
         return ("function", cubin)
+
+    def release(self, function: Any) -> None:
+        self.released.append(function)
 
     def set_dynamic_shared_bytes(self, function: Any, nbytes: int) -> None:
         self.shared.append(nbytes)

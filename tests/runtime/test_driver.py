@@ -63,7 +63,8 @@ def test_no_driver_says_what_works_without() -> None:
     try:
         bindings.cuDriverGetVersion()
     except RuntimeError:
-        with pytest.raises(LaunchError, match="no CUDA driver(.|\n)*simulator"):
+        with pytest.raises(LaunchError, match="no CUDA driver(.|\n)*simulator") as caught:
             drivers.CudaDriver()
+        assert caught.value.codes == ("launch/no-driver",)
     else:
         pytest.skip("there is a driver here")

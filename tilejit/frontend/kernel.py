@@ -52,6 +52,11 @@ class Kernel:
         return self.source.file
 
     @property
+    def text(self) -> str:
+        """The function's own source."""
+        return self.source.text
+
+    @property
     def node(self) -> FunctionNode:
         return self.source.node
 

@@ -85,11 +85,15 @@ def _check_tensor(
     kernel: Kernel,
 ) -> None:
     if wanted.dtype is not None and wanted.dtype != arg.dtype:
+        is_type = isinstance(arg.dtype, dtypes.DType)
         raise _refused(
             "argument-dtype",
-            f"{spec.name!r} holds {arg.dtype}, expected {wanted.dtype}",
+            f"{spec.name!r} holds {arg.dtype if is_type else repr(arg.dtype)}, expected {wanted.dtype}",
             spec,
             kernel,
+            **(
+                {} if is_type else {"help": f"TensorArg(T.{wanted.dtype}, …): a type, not its name"}
+            ),
         )
     if wanted.align_bytes is not None and arg.align_bytes < wanted.align_bytes:
         raise _refused(

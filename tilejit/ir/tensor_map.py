@@ -13,16 +13,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, TypeAlias
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tilejit import dtypes
 from tilejit.dtypes import DType
 from tilejit.errors import LaunchError, Report, Span
 from tilejit.ir import serial
 from tilejit.ir.nodes import Expr
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 MAP_BYTES = 128
 MAP_ALIGN_BYTES = 64
@@ -187,6 +188,13 @@ class TensorMap:
         assert self.address is not None
         assert (len(dims), len(strides)) == (self.rank, self.rank - 1)
         return self.address, dims, strides
+
+    @property
+    def span_bytes(self) -> int:
+        """From the first to the last byte of a launch's tensor."""
+        _, (row, *dims), strides = self.known()
+        steps = sum((extent - 1) * stride for extent, stride in zip(dims, strides))
+        return steps + row * FORMATS[self.format].bits // 8
 
     def taken(self) -> tuple[int, ...]:
         """Elements of a box along each dimension that are moved."""

@@ -7,9 +7,13 @@ or writes (families).
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from tilejit.dtypes import DType
-from tilejit.ir import nodes
 from tilejit.layout import TMEM_AXES, TileLayout, render
+
+if TYPE_CHECKING:
+    from tilejit.ir import nodes
 
 TENSOR_LANES = 128
 TENSOR_COLUMNS = 512

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 
 from tilejit import T, jit
 from tilejit.kernels import devices, operands
@@ -553,7 +553,7 @@ SLACK_LOG2 = 8.0
 """Probabilities up to 256 lose nothing in either dtype, and few steps rescale the results."""
 
 
-@cache
+@lru_cache(operands.REMEMBERED)
 def plan_attention(
     head_elems: int,
     causal: bool,

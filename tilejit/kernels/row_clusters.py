@@ -23,11 +23,11 @@ measuring (``benchmarks``).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 from tilejit import T, jit
-from tilejit.kernels import rows, scratch
+from tilejit.kernels import operands, rows, scratch
 from tilejit.kernels.devices import Device, device_of
 from tilejit.lib import cluster_reduce, ring
 
@@ -262,7 +262,7 @@ def clusters_at_once(device: Device, ctas: int, min_blocks: int) -> int:
     return known or max(1, (device.sms // 16 - 1) * 16 * min_blocks // ctas)
 
 
-@cache
+@lru_cache(operands.REMEMBERED)
 def plan_clusters(
     kernel: rows.Kernel, row_elems: int, elem_bytes: int, parameters: int, device: Device
 ) -> ClusterPlan | None:

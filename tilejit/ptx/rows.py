@@ -38,18 +38,19 @@ from functools import cache
 from tilejit.errors import DefinitionError
 from tilejit.ptx.forms import TYPE_BITS, Direction, Effect, Form, OperandKind, OperandSpec
 
-_GROUP = re.compile(
+# Compiled when the first row is parsed.
+_GROUP = (
     r"\[(?:(?P<oname>\w+)=)?(?P<optional>[^\]]+)\]"
     r"|\((?:(?P<rname>\w+)=)?(?P<required>[^)]+)\)"
     r"|(?P<literal>(?:\.[\w:]+)+)"
 )
 _VALUES = r"(?:(?P<least>\d+)\.\.(?P<most>\d+)(?:/(?P<step>\d+))?|(?P<each>[-\d|]+))"
-_OPERAND = re.compile(
+_OPERAND = (
     r"(?P<direction>[=+]?)(?P<bar>\|?)(?P<name>\w+):(?P<type>[$%]?\w+)"
     rf"(?:\*(?P<lanes>\$?\w+|\{{\$?\w+\}}))?(?::{_VALUES})?(?:@(?P<space>[$\w:]+))?(?P<sink>~{{0,2}})"
 )
-_IMMEDIATE = re.compile(rf"#(?P<name>\w+)(?::{_VALUES})?")
-_MAP = re.compile(r"(?P<direction>=?)\[(?P<name>\w+),\{(?P<lanes>\$?\w+)\}\]")
+_IMMEDIATE = rf"#(?P<name>\w+)(?::{_VALUES})?"
+_MAP = r"(?P<direction>=?)\[(?P<name>\w+),\{(?P<lanes>\$?\w+)\}\]"
 _DIRECTIONS: dict[str, Direction] = {"": "r", "=": "w", "+": "rw"}
 
 _SLOT_NAMES: tuple[tuple[str, frozenset[str]], ...] = (
@@ -117,10 +118,10 @@ def _slots(pattern: str) -> tuple[Slot, ...]:
     at = position.end() if position else 0
     slots: list[Slot] = []
     while at < len(pattern):
-        found = _GROUP.match(pattern, at)
+        found = re.match(_GROUP, pattern[at:])
         if found is None:
             raise DefinitionError(f"pattern {pattern!r} is malformed at column {at}")
-        at = found.end()
+        at += found.end()
         if found["literal"]:
             slots.extend(_slot(None, (token,)) for token in found["literal"].split(".")[1:])
         elif found["optional"]:
@@ -146,13 +147,13 @@ def _usual_name(choices: tuple[tuple[str, ...], ...]) -> str:
 @cache
 def _parse_operand(text: str) -> tuple[OperandKind, re.Match[str], str]:
     if "," in text:
-        composite = _MAP.fullmatch(text)
+        composite = re.fullmatch(_MAP, text)
         if composite is None:
             raise DefinitionError(f"operand {text!r} is malformed")
         return "map", composite, composite["name"]
     literal = text.startswith("#")
     inner = text.replace("[", "").removesuffix("]")
-    found = (_IMMEDIATE if literal else _OPERAND).fullmatch(inner)
+    found = re.fullmatch(_IMMEDIATE if literal else _OPERAND, inner)
     if found is None:
         raise DefinitionError(f"operand {text!r} is malformed")
     if literal:

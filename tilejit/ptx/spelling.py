@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     FORMS: tuple[Form, ...]
     """Every form of every table, expanded on first use."""
 
-_TYPE = re.compile("|".join((*TYPE_BITS, r"e\dm\dx4")))
-_PRIORITY = re.compile(r"L2::evict_\w+")
-_SPACE = re.compile(r"global|local|shared(::\w+)?")
+_TYPE = "|".join((*TYPE_BITS, r"e\dm\dx4"))
+_PRIORITY = r"L2::evict_\w+"
+_SPACE = r"global|local|shared(::\w+)?"
 
 Choice = tuple[tuple[str, ...], ...]
 
@@ -183,7 +183,7 @@ def _take(
 def _swaps_meaning(order: tuple[int, ...], tokens: Sequence[str]) -> bool:
     """Two types (or priorities, or spaces) change places: ``cvt.f16.f32`` is not ``cvt.f32.f16``."""
     for kind in (_TYPE, _PRIORITY, _SPACE):
-        places = [at for at in order if kind.fullmatch(tokens[at])]
+        places = [at for at in order if re.fullmatch(kind, tokens[at])]
         if places != sorted(places):
             return True
     return False

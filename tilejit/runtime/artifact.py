@@ -7,6 +7,7 @@ Not here: how it is made (``pipeline``), storing bytes (``cache``).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
@@ -16,6 +17,9 @@ from tilejit.ir.tensor_map import TensorMapSpec
 from tilejit.runtime.cache import Entry
 from tilejit.runtime.elf import Resources
 from tilejit.target import Limits, Target
+
+ANNOUNCED: ContextVar[bool] = ContextVar("announced", default=True)
+"""Whether what the compiler warns about is said at once. It is kept in the artifact in any case."""
 
 _REGISTER_ALLOCATION = 256
 """Registers are given to a warp in units of this many."""

@@ -18,7 +18,6 @@ import contextlib
 import hashlib
 import json
 import os
-import secrets
 import struct
 import time
 import warnings
@@ -102,24 +101,37 @@ def pack(key: str, entry: Entry) -> bytes:
     return body + hashlib.sha256(body).digest()
 
 
+class Damaged(ValueError):
+    """Bytes that ``pack`` did not write, or not all of them: says which."""
+
+
 def unpack(key: str, data: bytes) -> Entry | None:
     """The entry, or None when the bytes are not exactly what ``pack(key, …)`` wrote."""
-    start = len(MAGIC) + _LENGTH.size
-    if len(data) < start + _DIGEST_BYTES or not data.startswith(MAGIC):
+    try:
+        found, entry = read(data)
+    except Damaged:
         return None
+    return entry if found == key else None
+
+
+def read(data: bytes) -> tuple[str, Entry]:
+    """The key and the entry that ``pack`` made ``data`` of; ``Damaged`` for anything else."""
+    start = len(MAGIC) + _LENGTH.size
+    if not data.startswith(MAGIC[: len(data)]):
+        raise Damaged(f"begins with {data[: len(MAGIC)]!r}, expected {MAGIC!r}")
+    if len(data) < start + _DIGEST_BYTES:
+        raise Damaged(f"ends after {len(data)} bytes, before its checksum")
     body, checksum = data[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]
     if hashlib.sha256(body).digest() != checksum:
-        return None
+        raise Damaged("does not have the SHA-256 that it ends with: cut off or changed")
     header_end = start + _LENGTH.unpack_from(body, len(MAGIC))[0]
     header = json.loads(body[start:header_end])
-    if header["key"] != key:
-        return None
     payloads: dict[str, bytes] = {}
     offset = header_end
     for name, size in header["payloads"]:
         payloads[name] = body[offset : offset + size]
         offset += size
-    return Entry(header["facts"], payloads)
+    return header["key"], Entry(header["facts"], payloads)
 
 
 # --- get and put
@@ -152,7 +164,7 @@ def put(key: str, entry: Entry) -> bool:
     if cap == 0:
         return False
     path = _path(key)
-    staged = path.parent / f"{_STAGED_PREFIX}{os.getpid()}-{secrets.token_hex(8)}"
+    staged = path.parent / f"{_STAGED_PREFIX}{os.getpid()}-{os.urandom(8).hex()}"
     data = pack(key, entry)
     if len(data) > cap:
         _warn(f"an entry of {len(data)} bytes is larger than the cap of {cap} bytes; not kept")
@@ -223,6 +235,12 @@ def _walk() -> Iterator[tuple[Path, os.stat_result]]:
 
 
 # --- for people
+
+
+def usage() -> tuple[int, int]:
+    """How many entries there are, and their bytes."""
+    sizes = [status.st_size for path, status in _walk() if path.suffix == _SUFFIX]
+    return len(sizes), sum(sizes)
 
 
 def ls() -> list[Listed]:

@@ -19,7 +19,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from tilejit.runtime import native, torch_glue
-from tilejit.runtime.plan import GridExceeded, Plan
+from tilejit.runtime.plan import Forgotten, GridExceeded, Plan
 from tilejit.runtime.specialise import (
     DEFAULT_ALIGN_BYTES,
     MISSING,
@@ -32,7 +32,7 @@ from tilejit.runtime.watch import Watched, source_lines
 MISSES = (KeyError, AttributeError, TypeError, IndexError)
 """What the key code raises on arguments that no plan was made for."""
 
-AGAIN = (GridExceeded, struct.error, OverflowError)
+AGAIN = (GridExceeded, Forgotten, struct.error, OverflowError)
 """What a plan raises when a value does not fit it: a larger grid, a scalar out of range."""
 
 
@@ -85,8 +85,10 @@ def _typed_field(value: Any, compared: bool) -> Any:
 def tokens() -> Callable[[Any], int]:
     """``token(value)``: a small int standing for ``typed(value)``, the same for equal ones.
 
-    An object seen before costs one dict lookup. What is remembered dies with the function.
+    An object seen before costs one dict lookup. What is remembered dies with the function. No number is
+    given twice: a value that was forgotten gets a new one, and its next launch is prepared again.
     """
+    count = itertools.count()
     numbers: dict[Any, int] = {}
     remembered: dict[int, tuple[Any, int]] = {}
     lock = threading.Lock()
@@ -97,7 +99,11 @@ def tokens() -> Callable[[Any], int]:
             return hit[1]
         key = typed(value)
         with lock:
-            number = numbers.setdefault(key, len(numbers))
+            if len(numbers) >= _MAX_REMEMBERED:
+                numbers.clear()
+            number = numbers.get(key)
+            if number is None:
+                number = numbers[key] = next(count)
             if len(remembered) >= _MAX_REMEMBERED:
                 remembered.clear()
             remembered[id(value)] = (value, number)  # keeps the object: its id stays its own
@@ -107,11 +113,6 @@ def tokens() -> Callable[[Any], int]:
 
 
 # --- source
-
-
-def shaped(params: Sequence[Param]) -> tuple[bool, ...]:
-    """Which parameters pass their shape and strides to plans: those with dynamic dimensions."""
-    return tuple(p.kind == "tensor" and bool(dynamic_dims(p.annotation)) for p in params)
 
 
 class _Writer:

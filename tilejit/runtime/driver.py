@@ -9,10 +9,12 @@ Not here: what is launched (``plan``), which stream (``torch_glue``).
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -67,6 +69,10 @@ class DriverApi(Protocol):
     def load_function(self, cubin: bytes, entry: str, device: int) -> Handle:
         """The kernel ``entry`` of a cubin, ready on ``device`` (whose context is current)."""
 
+    def release(self, function: Handle) -> None:
+        """``function`` will not be launched again, and is in no CUDA graph; as often as it was loaded. May
+        be called from anywhere, inside garbage collection too."""
+
     def set_dynamic_shared_bytes(self, function: Handle, nbytes: int) -> None:
         """Lifts the 48 KiB default limit to ``nbytes``."""
 
@@ -98,13 +104,28 @@ CONTEXT_MISSING = frozenset({3, 201})
 """CUDA_ERROR_NOT_INITIALIZED and INVALID_CONTEXT: a thread that has not touched CUDA yet."""
 
 
+_UNLOADED_TOGETHER = 32
+"""Kernels that are released before any is unloaded: that waits for the whole device."""
+
+
+@dataclass(slots=True)
+class _Library:
+    """A loaded cubin. ``users``: how often its kernel was loaded and not released."""
+
+    handle: Handle
+    users: int = 0
+    devices: set[int] = field(default_factory=set)
+
+
 class CudaDriver:
     """``cuda.bindings.driver``."""
 
     def __init__(self) -> None:
         self._api = _bindings()
         self.launch: Callable[[Handle, Handle, int, int], tuple[int]] = self._api.cuLaunchKernelEx
-        self._libraries: dict[bytes, Handle] = {}
+        self._libraries: dict[bytes, _Library] = {}
+        self._library_of: dict[int, bytes] = {}
+        self._released: deque[int] = deque()
         self._lock = threading.Lock()
         self._check(self._api.cuInit(0), "cuInit")
 
@@ -115,15 +136,53 @@ class CudaDriver:
 
     def load_function(self, cubin: bytes, entry: str, device: int) -> Handle:
         api = self._api
+        digest = hashlib.sha256(cubin).digest()
         with self._lock:
-            library = self._libraries.get(cubin)
+            if len(self._released) >= _UNLOADED_TOGETHER:
+                self._unload()
+            library = self._libraries.get(digest)
             if library is None:
                 answer = api.cuLibraryLoadData(cubin, [], [], 0, [], [], 0)
-                library = self._check(answer, "cuLibraryLoadData")
-                # Loaded for the life of the process: unloading could pull code from under a launch.
-                self._libraries[cubin] = library
-        kernel = self._check(api.cuLibraryGetKernel(library, entry.encode()), "cuLibraryGetKernel")
-        return self._check(api.cuKernelGetFunction(kernel), "cuKernelGetFunction")
+                library = _Library(self._check(answer, "cuLibraryLoadData"))
+                self._libraries[digest] = library
+            found = api.cuLibraryGetKernel(library.handle, entry.encode())
+            kernel = self._check(found, "cuLibraryGetKernel")
+            function = self._check(api.cuKernelGetFunction(kernel), "cuKernelGetFunction")
+            library.users += 1
+            library.devices.add(device)
+            self._library_of[int(function)] = digest
+        return function
+
+    def release(self, function: Handle) -> None:
+        self._released.append(int(function))  # no lock: whoever collects garbage may hold it
+
+    def _unload(self) -> None:
+        """Unloads what nobody uses any more, after everything that was launched is done."""
+        unused: list[bytes] = []
+        while self._released:
+            digest = self._library_of[self._released.popleft()]
+            self._libraries[digest].users -= 1
+            if not self._libraries[digest].users:
+                unused.append(digest)
+        libraries = [self._libraries.pop(digest) for digest in unused]
+        for device in set().union(*(library.devices for library in libraries)):
+            self._synchronise(device)
+        for library in libraries:
+            self._check(self._api.cuLibraryUnload(library.handle), "cuLibraryUnload")
+        gone = set(unused)
+        self._library_of = {f: d for f, d in self._library_of.items() if d not in gone}
+
+    def _synchronise(self, device: int) -> None:
+        """Waits for what was launched on ``device``."""
+        api = self._api
+        ordinal = self._check(api.cuDeviceGet(device), "cuDeviceGet")
+        context = self._check(api.cuDevicePrimaryCtxRetain(ordinal), "cuDevicePrimaryCtxRetain")
+        self._check(api.cuCtxPushCurrent(context), "cuCtxPushCurrent")
+        try:
+            self._check(api.cuCtxSynchronize(), "cuCtxSynchronize")
+        finally:
+            api.cuCtxPopCurrent()
+            api.cuDevicePrimaryCtxRelease(ordinal)
 
     def set_dynamic_shared_bytes(self, function: Handle, nbytes: int) -> None:
         attribute = self._api.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -246,7 +305,7 @@ def _limits(driver: CudaDriver, device: int) -> DeviceLimits:
 
     label = driver._check(api.cuDeviceGetName(128, ordinal), "cuDeviceGetName")
     return DeviceLimits(
-        name=label.decode().rstrip("\0"),
+        name=label.split(b"\0")[0].decode(),
         capability=(get("COMPUTE_CAPABILITY_MAJOR"), get("COMPUTE_CAPABILITY_MINOR")),
         sm_count=get("MULTIPROCESSOR_COUNT"),
         max_threads_per_block=get("MAX_THREADS_PER_BLOCK"),

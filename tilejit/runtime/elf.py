@@ -23,7 +23,7 @@ _REGISTER_COUNT, _FRAME_SIZE, _MAX_THREADS, _BARRIERS = 0x2F, 0x11, 0x05, 0x4C
 _BYTE_VALUE, _HALF_VALUE, _SIZED_VALUE = 2, 3, 4
 _RESERVED_SHARED_BYTES = 1024
 """From sm_90 on, a kernel with shared memory shows what the system keeps of it."""
-_SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+_SPILLS = r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ def _static_shared(data: bytes, sections: dict[str, _Section], entry: str) -> in
 def _spills(log: str, entry: str) -> tuple[int, int, int]:
     """Frame, spill stores and spill loads in bytes."""
     at = log.find(f"Function properties for {entry}")
-    found = _SPILLS.search(log, at) if at >= 0 else None
+    found = re.search(_SPILLS, log[at:]) if at >= 0 else None
     return (int(found[1]), int(found[2]), int(found[3])) if found else (0, 0, 0)
 
 

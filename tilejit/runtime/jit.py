@@ -13,18 +13,19 @@ import sys
 import threading
 import types
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from tilejit.errors import LaunchError, fault
 from tilejit.ir.signature import ConstArg, LaunchOverride, Signature
 from tilejit.runtime import driver as drivers
-from tilejit.runtime import history, torch_glue
+from tilejit.runtime import kept, observer, saved, torch_glue
 from tilejit.runtime import plan as plans
-from tilejit.runtime.artifact import Artifact, Stats
-from tilejit.runtime.dispatch import Dispatch, shaped, typed
-from tilejit.runtime.driver import LaunchAttributes
-from tilejit.runtime.plan import Grid, Plan, PlanSpec
+from tilejit.runtime.artifact import Stats
+from tilejit.runtime.dispatch import Dispatch, typed
+from tilejit.runtime.examples import Example, Examples
+from tilejit.runtime.examples import read as read_examples
+from tilejit.runtime.plan import Grid, Plan, Run
 from tilejit.runtime.specialise import (
     Param,
     Specialised,
@@ -41,6 +42,15 @@ _MAX_CONFIGURED = 256
 """``k[grid]`` objects remembered per kernel."""
 _EXACT_BOUNDS = 2
 """Grids of one signature that are compiled for exactly, before bounds grow by powers of two."""
+_MAX_BOUNDED = 4096
+"""Signatures whose grid bounds are remembered."""
+_MAX_PREPARED = 4096
+"""Launches that are remembered per kernel, until all are prepared anew."""
+
+
+class NotSpecialised(LaunchError, AttributeError):
+    """Asked of a kernel what only a variant has. To ``hasattr`` and to whoever lists a kernel's attributes
+    it does not have it yet."""
 
 
 class _Entry:
@@ -147,6 +157,7 @@ class JitFunction(_Entry):
         *,
         source: str | None = None,
         target: str | None = None,
+        examples: Examples | None = None,
     ):
         _hide_entries()
         self.kernel = self
@@ -158,6 +169,7 @@ class JitFunction(_Entry):
         self.__module__ = function.__module__
         self._steps = steps
         self._target = None if target is None else Target.parse(target).name
+        self._examples = examples
         self._lock = threading.RLock()
         self._tables: dict[Any, dict[Any, Callable[..., None]]] = {}
         self.table = self._table(None)
@@ -166,14 +178,20 @@ class JitFunction(_Entry):
         self._watched: list[Watched] | None = None
         self._dispatch: Dispatch | None = None
         self._nullable: frozenset[str] = frozenset()
-        self._variants: dict[Any, Variant] = {}
-        self._plans: dict[tuple[Variant, int, bool], Plan] = {}
+        self._variants = kept.Variants()
+        self._plans = kept.Plans(function.__name__, torch_glue.capturing)
         self._bounds: dict[Any, list[Grid]] = {}
-        self._built: list[Variant] = []
-        self._changed: str | None = None
+        observer.add_launcher(self)
 
     def __repr__(self) -> str:
         return f"<tile.jit kernel {self.__qualname__}>"
+
+    def _repr_html_(self) -> str:
+        """The latest variant, or what the kernel takes."""
+        latest = self._variants.latest
+        if latest is None:
+            return self._steps.outline(self.__name__, self._source, self.__doc__)
+        return latest._repr_html_()
 
     def __reduce__(self) -> str:
         """Pickled and copied by name, as functions are: a copy is the kernel itself."""
@@ -188,6 +206,16 @@ class JitFunction(_Entry):
     def params(self) -> Sequence[Param]:
         """The parameters, as the frontend read them."""
         return self._source.params
+
+    @property
+    def examples(self) -> tuple[Example, ...]:
+        """What ``@tile.jit(examples=…)`` says the kernel is called with, for ``k.check(**arguments)``."""
+        return read_examples(self.__name__, self.params, self._examples)
+
+    @property
+    def fixed_target(self) -> str | None:
+        """That of ``@tile.jit(target=…)``."""
+        return self._target
 
     def __getitem__(self, launch: Any) -> Configured:
         """``k[grid]``: an int, tuple, list, or a function of the arguments by name that gives one;
@@ -209,14 +237,15 @@ class JitFunction(_Entry):
     @property
     def latest(self) -> Variant:
         """The variant made last; ``LaunchError`` before the first."""
-        if not self._built:
+        latest = self._variants.latest
+        if latest is None:
             raise fault(
-                LaunchError,
+                NotSpecialised,
                 "launch/no-variant",
                 f"{self.__name__} has not been specialised yet",
                 help="call it, or k.compile(...) with arguments like those of a call",
             )
-        return self._built[-1]
+        return latest
 
     @property
     def asm(self) -> Assembly:
@@ -231,13 +260,27 @@ class JitFunction(_Entry):
 
     @property
     def variants(self) -> tuple[Variant, ...]:
-        """Every variant made so far, oldest first."""
-        return tuple(self._built)
+        """The variants made so far, oldest first: the latest ``kept.MAX_VARIANTS``, and older ones that
+        are still held by somebody."""
+        with self._lock:
+            return tuple(self._variants)
 
     def explain_recompile(self) -> str:
-        """Why each variant was built, one line each, oldest first."""
-        lines = [f"{i}. {v.reason}" for i, v in enumerate(self._built, 1)]
+        """Why each variant was built, one line each, oldest first; the latest ``kept.MAX_REASONS``."""
+        with self._lock:
+            lines = self._variants.explain()
         return "\n".join(lines) or f"{self.__name__} has not been specialised yet"
+
+    def forget_launches(self) -> None:
+        """Calls are prepared anew from now on, each once; what was compiled stays."""
+        with self._lock:
+            for table in self._tables.values():
+                table.clear()
+            self._dispatch = None
+            # The generated functions remember launches of their own: see _generated.
+            for owner in (type(self), self._configured_class):
+                if "__call__" in vars(owner):
+                    del owner.__call__
 
     # --- from arguments to variants
 
@@ -282,20 +325,21 @@ class JitFunction(_Entry):
         return self._variant(signature, entry.options, fresh=fresh)
 
     def _variant(self, signature: Signature, options: Options, *, fresh: bool = False) -> Variant:
-        key = _identity(signature, options)
+        identity = _identity(signature, options)
         with self._lock:
-            known = self._variants.get(key)
+            known = self._variants.find(identity)
             if known is not None and not fresh:
                 return known
-            reason = history.reason(
-                signature, (v.signature for v in self._variants.values()), self._changed
-            )
+            reason = self._variants.reason(signature)
             if known is not None:
                 reason = "asked for afresh"
-            self._changed = None
-            variant = Variant(self._source, signature, options, self._steps, reason)
-            self._variants[key] = variant
-            self._built.append(variant)
+            variant = Variant(
+                self._source, signature, options, self._steps, reason, self._variants.next_number()
+            )
+            if not fresh and identity in self._plans:
+                self._variants.restore(identity, variant)
+            else:
+                self._variants.add(identity, variant)
             return variant
 
     def _bounded(self, signature: Signature, options: Options, grid: Grid) -> Signature:
@@ -309,6 +353,8 @@ class JitFunction(_Entry):
             else:
                 bound = grid if len(bounds) < _EXACT_BOUNDS else _round_up(grid)
                 bounds.append(bound)
+            if len(self._bounds) > _MAX_BOUNDED:
+                del self._bounds[next(iter(self._bounds))]
         return replace(signature, launch=replace(signature.launch, grid_bound=bound))
 
     def _refresh(self) -> None:
@@ -323,13 +369,12 @@ class JitFunction(_Entry):
             before = [w.value for w in self._watched]
             changed = [w.place.label for w in self._watched if w.changed()]
             if changed:
-                self._variants.clear()
-                self._plans.clear()
+                self._variants.outside_changed(", ".join(changed))
+                self._plans.outside_changed()
                 self._bounds.clear()
                 for table in self._tables.values():
                     table.clear()
                 self._watched = _watch(self.__wrapped__)
-                self._changed = ", ".join(changed)
             if changed or any(w.value is not b for w, b in zip(self._watched, before)):
                 self._dispatch = None
 
@@ -360,11 +405,13 @@ class JitFunction(_Entry):
             return None
         dispatch = self._generated(special.values)
         key, values = dispatch.key_of(*special.values)
-        plan = self._plan(entry, special.signature, grid, device)
+        run = self._plan(entry, special, grid, device)[1]
         if not special.pinned:
             # A pinned host tensor looks like any other in the key, and others must be refused.
-            entry.table[key] = plan.run
-        plan.run(grid, *values)
+            if sum(map(len, self._tables.values())) >= _MAX_PREPARED:
+                self.forget_launches()
+            entry.table[key] = run
+        run(grid, *values)
         return None
 
     def _again(self, entry: _Entry, args: Sequence[Any], keywords: dict[str, Any]) -> bool:
@@ -380,17 +427,7 @@ class JitFunction(_Entry):
         device = torch_glue.current_device() if special.device is None else special.device
         if device == torch_glue.CPU or self._target is None:
             return device
-        made, present = (
-            Target.parse(self._target),
-            Target.parse(torch_glue.target_of_device(device)),
-        )
-        runs = made == present or (not made.suffix and made.sm // 10 == present.sm // 10)
-        if not runs or made.sm > present.sm:
-            raise fault(
-                LaunchError,
-                "launch/target",
-                f"{self.__name__} is compiled for {made}; cuda:{device} is {present}",
-            )
+        saved.refuse_other_target(self.__name__, self._target, device)
         return device
 
     def _generated(self, values: Sequence[Any]) -> Dispatch:
@@ -412,30 +449,25 @@ class JitFunction(_Entry):
                     self._dispatch.tensor_classes.add(type(value))
             return self._dispatch
 
-    def _plan(self, entry: _Entry, signature: Signature, grid: Grid | None, device: int) -> Plan:
+    def _plan(
+        self, entry: _Entry, special: Specialised, grid: Grid | None, device: int
+    ) -> tuple[Plan, Run]:
+        """The plan of a launch, and the function that tables hold for it."""
+        signature = special.signature
         if grid is not None:
             signature = self._bounded(signature, entry.options, grid)
         variant = self._variant(signature, entry.options)
-        key = (variant, device, grid is not None)
-        plan = self._plans.get(key)
-        if plan is not None:
-            return plan
-        with variant.lock:
-            plan = self._plans.get(key)
-            if plan is None:
-                self._refuse_capture(device)
-                plan = _load(variant, device, grid is not None, self.params)
-                self._plans[key] = plan
-            return plan
-
-    def _refuse_capture(self, device: int) -> None:
-        if torch_glue.capturing(device):
-            raise fault(
-                LaunchError,
-                "launch/capture",
-                f"{self.__name__} would be compiled and loaded inside a CUDA graph capture",
-                help="call it once with the same kind of arguments before the capture",
-            )
+        observer.tell(variant, _by_name(self.params, special.values))
+        key = (_identity(signature, entry.options), device, grid is not None)
+        plan = self._plans.find(*key)
+        if plan is None:
+            with variant.lock:
+                plan = self._plans.find(*key)
+                if plan is None:
+                    saved.refuse_capture(self.__name__, "compiled and loaded", device)
+                    plan = _load(variant, device, grid is not None)
+                    self._plans.add(*key, plan)
+        return plan, self._plans.run(*key, plan)
 
     def _bind(
         self, entry: _Entry, args: Sequence[Any], keywords: dict[str, Any]
@@ -449,8 +481,8 @@ class JitFunction(_Entry):
         if not self._runs(entry, special, grid):
             return lambda: None
         _, values = self._generated(special.values).key_of(*special.values)
-        plan = self._plan(entry, special.signature, grid, device)
-        return plans.bind(plan, grid, values, special.values)
+        plan, _ = self._plan(entry, special, grid, device)
+        return self._plans.bound(plan, plans.bind(plan, grid, values, special.values))
 
     def _runs(self, entry: _Entry, special: Specialised, grid: Grid | None) -> bool:
         """Whether a launch has CTAs, as far as that must be known beforehand: the plan itself skips a
@@ -477,25 +509,15 @@ class JitFunction(_Entry):
         grid = self._own_grid(variant, scalars) if grid is None else grid
         if not all(grid):
             return None
+        observer.tell(variant, _by_name(self.params, special.values))
         return self._steps.simulate(variant.checked, tensors, scalars, grid)
 
     def _arguments(
         self, variant: Variant, special: Specialised
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Tensors and numbers by the names that the variant's function has for them."""
-        tensors: dict[str, Any] = {}
-        scalars: dict[str, Any] = {}
-        for param in plans.launch_params(variant.function, [p.name for p in self.params]):
-            value = special.values[param.arg]
-            if param.kind == "pointer":
-                tensors[param.name] = value
-            elif param.kind == "scalar":
-                scalars[param.name] = value
-            elif param.kind == "size":
-                scalars[param.name] = int(value.shape[param.dim])
-            else:
-                scalars[param.name] = int(value.stride()[param.dim])
-        return tensors, scalars
+        launch_params = plans.launch_params(variant.function, [p.name for p in self.params])
+        return plans.by_name(launch_params, special.values)
 
     def _own_grid(self, variant: Variant, scalars: dict[str, Any]) -> Grid:
         exprs = variant.function.launch.grid
@@ -559,76 +581,52 @@ def _extents(what: str, value: Any) -> tuple[int, ...]:
 # --- loading
 
 
-def _load(variant: Variant, device: int, caller_grid: bool, params: Sequence[Param]) -> Plan:
+def _load(variant: Variant, device: int, caller_grid: bool) -> Plan:
     """Loads a variant's cubin on ``device`` and prepares its launch."""
-    artifact, function = variant.artifact, variant.function
-    launch = function.launch
-    fixed = LaunchAttributes(
-        _three("block", launch.block),
-        artifact.dynamic_shared_bytes,
-        None if launch.cluster is None else _three("cluster", launch.cluster),
-        launch.cooperative,
-        launch.programmatic_stream_serialization,
-    )
-    by_name = {p.name: p for p in plans.launch_params(function, [p.name for p in params])}
-    spec = PlanSpec(
-        function.name,
-        shaped(params),
-        tuple(by_name[name] for name in artifact.params),
-        None if caller_grid else launch.grid,
-        launch.grid_bound,
-        fixed,
-        artifact.tensor_maps,
-    )
+    launchable = saved.of(variant)
     driver = drivers.current()
-    with torch_glue.on_device(device):
-        _check_resources(artifact, fixed, driver, device)
-        handle = driver.load_function(artifact.cubin, artifact.entry, device)
-        if fixed.dynamic_shared_bytes:
-            driver.set_dynamic_shared_bytes(handle, fixed.dynamic_shared_bytes)
-        if fixed.cluster is not None and _product(fixed.cluster) > 8:
-            driver.allow_large_cluster(handle)
     several = torch_glue.device_count() > 1
-    return plans.build(
-        spec,
-        handle,
-        driver,
-        device,
-        torch_glue.raw_stream_function(),
-        torch_glue.raw_device_function() if several else None,
-    )
-
-
-def _check_resources(
-    artifact: Artifact, fixed: LaunchAttributes, driver: drivers.DriverApi, device: int
-) -> None:
-    """Refuses what the device cannot hold, with both numbers; nothing is remembered of a refusal."""
-    limits = driver.limits(device)
-    shared_bytes = artifact.resources.static_shared_bytes + fixed.dynamic_shared_bytes
-    if shared_bytes > limits.max_shared_bytes_per_block:
-        raise fault(
-            LaunchError,
-            "launch/shared-memory",
-            f"{artifact.kernel} needs {shared_bytes} bytes of shared memory per CTA; {limits.name} "
-            f"allows {limits.max_shared_bytes_per_block}",
-        )
-    threads = _product(fixed.block)
-    if not 1 <= threads <= limits.max_threads_per_block:
-        raise fault(
-            LaunchError,
-            "launch/block",
-            f"{artifact.kernel} has {threads} threads per CTA; {limits.name} allows "
-            f"{limits.max_threads_per_block}",
+    with torch_glue.on_device(device):
+        return launchable.plan(
+            driver,
+            device,
+            torch_glue.raw_stream_function(),
+            device_of=torch_glue.raw_device_function() if several else None,
+            caller_grid=caller_grid,
         )
 
 
-def _product(extents: Sequence[int]) -> int:
-    total = 1
-    for extent in extents:
-        total *= extent
-    return total
+# --- for what calls a kernel on behalf of others (``tune``)
 
 
-def _three(what: str, extents: tuple[int, ...]) -> tuple[int, int, int]:
-    x, y, z = (*_extents(what, extents), 1, 1)[:3]
-    return x, y, z
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A launch made ready: the loaded plan's ``run`` and the call's grid (None: the kernel's own). ``lasting``:
+    a later call with the same key may use ``run`` again."""
+
+    run: Run
+    grid: Grid | None
+    lasting: bool
+
+
+def prepare(entry: _Entry, keywords: dict[str, Any]) -> Prepared | None:
+    """A call on a GPU, all of whose arguments have names, up to the launch; None where it has no CTAs."""
+    kernel = entry.kernel
+    kernel._refresh()
+    special = kernel._specialise(entry, (), keywords)
+    grid = entry.evaluate(_by_name(kernel.params, special.values))
+    device = kernel._device(special)
+    if not kernel._runs(entry, special, grid):
+        return None
+    return Prepared(kernel._plan(entry, special, grid, device)[1], grid, not special.pinned)
+
+
+def described(entry: _Entry, keywords: dict[str, Any], target: str | None = None) -> Variant:
+    """The variant for a call, neither checked nor lowered. See ``k.check`` for what a call may consist of."""
+    return entry.kernel._described(entry, (), keywords, target)
+
+
+def watched(kernel: JitFunction) -> list[Watched]:
+    """What a kernel reads from outside, looked at now. The same list until something of it changed."""
+    kernel._refresh()
+    return [] if kernel._watched is None else kernel._watched

@@ -19,14 +19,14 @@ from typing import Any, NamedTuple
 
 from tilejit.runtime import hostexpr
 from tilejit.runtime.driver import CudaDriver, Handle, LaunchAttributes
-from tilejit.runtime.plan import AXES, Grid, Plan, PlanSpec, launch_error, static_grid
+from tilejit.runtime.plan import AXES, Grid, Plan, launch_error, static_grid
 from tilejit.runtime.specialise import (
     DEFAULT_ALIGN_BYTES,
     Param,
     dynamic_dims,
     scalar_dtype,
 )
-from tilejit.runtime.tensor_maps import program
+from tilejit.runtime.tensor_maps import needs_repair, program
 from tilejit.runtime.watch import Watched
 
 TYPES = (
@@ -164,7 +164,7 @@ def facts(plan: Plan) -> tuple[Any, ...] | None:
         if len(names) > MAX_ARGS:
             return None
         inputs, grid = bytes(positions), _grid_function(spec.grid, names)
-    maps = _maps(spec)
+    maps = _maps(plan)
     native = _native(plan, own or (1, 1, 1)) if maps is not None else None
     if native is None:
         return None
@@ -180,8 +180,11 @@ def facts(plan: Plan) -> tuple[Any, ...] | None:
     )  # fmt: skip
 
 
-def _maps(spec: PlanSpec) -> tuple[bytes, ...] | None:
+def _maps(plan: Plan) -> tuple[bytes, ...] | None:
     """The programs of a plan's tensor maps; None where C cannot compute one."""
+    spec = plan.spec
+    if spec.tensor_maps and needs_repair(plan.driver, plan.device):
+        return None
     index = {p.name: i for i, p in enumerate(spec.params)}
     programs = [program(map_, index) for map_ in spec.tensor_maps]
     found = tuple(p for p in programs if p is not None)

@@ -132,14 +132,15 @@ def _fetch(program: Any, size: str, get: str, *, optional: bool = False) -> byte
 
 # --- messages
 
-_CXX_MESSAGE = re.compile(
+# Compiled when first used: a kernel from the disk cache has no messages.
+_CXX_MESSAGE = (
     r"^(?P<file>.+?)\((?P<line>\d+)\): (?P<kind>catastrophic error|error)(?: #\S+)?: (?P<text>.+)$"
 )
-_PTX_MESSAGE = re.compile(r"line (?P<line>\d+); (?P<kind>error|fatal)\s*: (?P<text>.+)$")
-_OTHER_PTX_ERROR = re.compile(r"^ptxas\s.*?(?:error|fatal)\s*: (?P<text>.+)$")
-_OPERATION = re.compile(r"// tilejit:op=\d+(?: (?P<file>.+):(?P<line>\d+))?$")
-_LOCATION = re.compile(r"^\s*\.loc\s+(\d+)\s+(\d+)")
-_FILE = re.compile(r'^\s*\.file\s+(\d+)\s+"((?:[^"\\]|\\.)*)"')
+_PTX_MESSAGE = r"line (?P<line>\d+); (?P<kind>error|fatal)\s*: (?P<text>.+)$"
+_OTHER_PTX_ERROR = r"^ptxas\s.*?(?:error|fatal)\s*: (?P<text>.+)$"
+_OPERATION = r"// tilejit:op=\d+(?: (?P<file>.+):(?P<line>\d+))?$"
+_LOCATION = r"^\s*\.loc\s+(\d+)\s+(\d+)"
+_FILE = r'^\s*\.file\s+(\d+)\s+"((?:[^"\\]|\\.)*)"'
 
 
 def _diagnostics(log: str, ptx: str, text: str, code: str) -> list[Diagnostic]:
@@ -147,23 +148,25 @@ def _diagnostics(log: str, ptx: str, text: str, code: str) -> list[Diagnostic]:
     found: list[Diagnostic] = []
     lines = ptx.splitlines()
     for message in log.splitlines():
-        if (cxx := _CXX_MESSAGE.match(message)) is not None:
+        if (cxx := re.match(_CXX_MESSAGE, message)) is not None:
             span = Span(cxx["file"], int(cxx["line"]))
             notes = _quoted(text, span)
             found.append(Diagnostic("nvrtc/cxx", cxx["text"].strip(), span, notes))
-        elif (assembly := _PTX_MESSAGE.search(message)) is not None:
+        elif (assembly := re.search(_PTX_MESSAGE, message)) is not None:
             number = int(assembly["line"])
             instruction = lines[number - 1].strip() if 0 < number <= len(lines) else ""
-            plain = _OPERATION.sub("", instruction).strip()
+            plain = re.sub(_OPERATION, "", instruction).strip()
             found.append(
                 Diagnostic(
                     "nvrtc/ptxas", assembly["text"].strip(), _span_at(lines, number),
                     (("where", f"PTX line {number}: {plain}"),),
                 )
             )  # fmt: skip
-        elif _OTHER_PTX_ERROR.match(message) and (known := _numbered(message, lines)) is not None:
+        elif (
+            re.match(_OTHER_PTX_ERROR, message) and (known := _numbered(message, lines)) is not None
+        ):
             found.append(known)
-        elif (other := _OTHER_PTX_ERROR.match(message)) is not None:
+        elif (other := re.match(_OTHER_PTX_ERROR, message)) is not None:
             if "Ptx assembly aborted" not in other["text"]:
                 found.append(Diagnostic("nvrtc/ptxas", other["text"].strip()))
     if not found:
@@ -186,12 +189,12 @@ def _span_at(lines: list[str], number: int) -> Span | None:
     nearest ``.loc`` above."""
     if not 0 < number <= len(lines):
         return None
-    found = _OPERATION.search(lines[number - 1])
+    found = re.search(_OPERATION, lines[number - 1])
     if found is not None and found["file"]:
         return Span(found["file"], int(found["line"]))
-    files = {m[1]: m[2] for line in lines if (m := _FILE.match(line)) is not None}
+    files = {m[1]: m[2] for line in lines if (m := re.match(_FILE, line)) is not None}
     for line in reversed(lines[:number]):
-        if (at := _LOCATION.match(line)) is not None and at[1] in files:
+        if (at := re.match(_LOCATION, line)) is not None and at[1] in files:
             return Span(files[at[1]], int(at[2]))
     return None
 
@@ -249,12 +252,12 @@ _ADVICE: dict[str, _Advice] = {
         "fewer threads in the block, or a narrower N: setmaxnreg does not help",
     ),
 }
-_NUMBERED = re.compile(r"\((C7[56]\d\d)\)\s*(.*)$")
+_NUMBERED = r"\((C7[56]\d\d)\)\s*(.*)$"
 
 
 def _numbered(message: str, lines: list[str]) -> Diagnostic | None:
     """A message whose number says what to do."""
-    found = _NUMBERED.search(message)
+    found = re.search(_NUMBERED, message)
     if found is None or found[1] not in _ADVICE:
         return None
     advice, text = _ADVICE[found[1]], found[2].strip()

@@ -86,6 +86,25 @@ def _launch_param(
     )
 
 
+def by_name(
+    launch_params: Sequence[LaunchParam], values: Sequence[Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Tensors and numbers of a call's arguments by the names that the kernel has for them."""
+    tensors: dict[str, Any] = {}
+    numbers: dict[str, Any] = {}
+    for param in launch_params:
+        value = values[param.arg]
+        if param.kind == "pointer":
+            tensors[param.name] = value
+        elif param.kind == "scalar":
+            numbers[param.name] = value
+        elif param.kind == "size":
+            numbers[param.name] = int(value.shape[param.dim])
+        else:
+            numbers[param.name] = int(value.stride()[param.dim])
+    return tensors, numbers
+
+
 @dataclass(frozen=True, slots=True)
 class PlanSpec:
     """What a plan is made of. ``grid``: one to three host expressions, or None (the caller's).
@@ -107,6 +126,10 @@ class GridExceeded(Exception):
     def __init__(self, grid: Grid):
         super().__init__(grid)
         self.grid = grid
+
+
+class Forgotten(Exception):
+    """The plan made room for others; the launch is prepared again."""
 
 
 Run: TypeAlias = Callable[..., None]

@@ -17,18 +17,21 @@ from tilejit.errors import LaunchError, fault
 
 TOOLS: dict[str, tuple[str, ...]] = {"nvdisasm": ("-c",), "cuobjdump": ("-sass",)}
 """Tools in order of preference, with their arguments."""
+_WITH_LINES: dict[str, tuple[str, ...]] = {"nvdisasm": ("-g",)}
+"""What makes a tool print the cubin's line table, too."""
 
 
-def disassemble(cubin: bytes) -> str:
-    """SASS of every kernel of ``cubin``. ``LaunchError`` (``sass/no-tool``) when no tool is found,
-    ``sass/failed`` when all that are found fail."""
+def disassemble(cubin: bytes, *, lines: bool = False) -> str:
+    """SASS of every kernel of ``cubin``; ``lines``: with ``//## File "…", line …`` where the user's line
+    changes, if the tool can. ``LaunchError`` (``sass/no-tool``) when no tool is found, ``sass/failed``
+    when all that are found fail."""
     failures: list[str] = []
     with tempfile.TemporaryDirectory(prefix="tilejit-") as folder:
         path = Path(folder) / "kernel.cubin"
         path.write_bytes(cubin)
         for tool, executable in _tools():
             done = subprocess.run(
-                [executable, *TOOLS[tool], str(path)],
+                [executable, *TOOLS[tool], *(_WITH_LINES.get(tool, ()) if lines else ()), str(path)],
                 capture_output=True, text=True, check=False,
             )  # fmt: skip
             if done.returncode == 0 and done.stdout.strip():

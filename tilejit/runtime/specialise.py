@@ -238,8 +238,8 @@ def usable_dtype(name: str, tensor: Any, report: Report) -> DType | None:
             "launch/tensor",
             f"{name!r} has no memory to read: it is a fake or transformed tensor "
             f"({type(tensor).__name__})",
-            help="kernels do not run under torch.func, torch.export or a FakeTensorMode; register "
-            "a torch.library.custom_op around the launch",
+            help="kernels do not run under torch.func, torch.export or a FakeTensorMode; tile.custom_op "
+            "makes an operator of them that does",
         )
         return None
     dtype = torch_glue.dtype_of(tensor)
@@ -318,6 +318,11 @@ def dynamic_dims(annotation: Any) -> frozenset[int]:
     if not isinstance(shape, tuple):
         return frozenset()
     return frozenset(d for d, dim in enumerate(shape) if not isinstance(dim, int | str))
+
+
+def shaped(params: Sequence[Param]) -> tuple[bool, ...]:
+    """Which parameters pass their shape and strides to plans: those with dynamic dimensions."""
+    return tuple(p.kind == "tensor" and bool(dynamic_dims(p.annotation)) for p in params)
 
 
 def _dynamic_dims(param: Param, rank: int) -> frozenset[int]:

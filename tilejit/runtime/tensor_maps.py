@@ -27,6 +27,8 @@ from tilejit.runtime.driver import CONTEXT_MISSING, DriverApi
 from tilejit.runtime.specialise import usable_dtype
 
 _MAX_REMEMBERED = 256
+_SMALL_BYTES = 128 << 10
+_SMALL_BIT = 85
 
 
 def variables(spec: TensorMapSpec) -> tuple[str, ...]:
@@ -79,7 +81,21 @@ def encoded(map_: TensorMap, driver: DriverApi, device: int) -> bytes:
         result, image = driver.encode_tensor_map(map_)
     if result:
         raise driver.failure(result, f"encoding a tensor map ({map_.describe()})")
-    return image
+    return _repaired(map_, image) if needs_repair(driver, device) else image
+
+
+def needs_repair(driver: DriverApi, device: int) -> bool:
+    """Whether maps of small tensors need bit 85 cleared: on Blackwell, where drivers set it for tensors of
+    less than 128 KiB too and loads then fault now and then (NVIDIA's release notes of driver 595.71.05,
+    known issues, which give this repair). To Hopper the bit means nothing."""
+    return 10 <= driver.limits(device).capability[0] <= 12
+
+
+def _repaired(map_: TensorMap, image: bytes) -> bytes:
+    if map_.span_bytes >= _SMALL_BYTES:
+        return image
+    byte, bit = divmod(_SMALL_BIT, 8)
+    return image[:byte] + bytes((image[byte] & ~(1 << bit),)) + image[byte + 1 :]
 
 
 # --- for the C launcher
@@ -92,7 +108,7 @@ def program(spec: TensorMapSpec, slots: Mapping[str, int]) -> bytes | None:
     pointer's slot, format, rank, interleave, swizzle, L2 promotion, fill, alignment; box and element
     strides; then offset, sizes and strides, each as constant, count, (slot, factor)…
     """
-    align = _alignment(spec)
+    align = alignment(spec)
     head = (
         slots[spec.buffer], FORMATS[spec.format].code, len(spec.dims), spec.interleave, spec.swizzle,
         spec.l2_promotion, spec.oob_fill, align, *spec.box, *spec.element_strides,
@@ -108,7 +124,8 @@ def program(spec: TensorMapSpec, slots: Mapping[str, int]) -> bytes | None:
     return struct.pack(f"<{len(numbers)}q", *numbers)
 
 
-def _alignment(spec: TensorMapSpec) -> int:
+def alignment(spec: TensorMapSpec) -> int:
+    """What the start and the strides of its maps are multiples of, in bytes."""
     unknown: tuple[None, ...] = (None,) * len(spec.dims)
     return TensorMap(
         None, spec.format, unknown, unknown[1:], spec.box, spec.element_strides, spec.interleave

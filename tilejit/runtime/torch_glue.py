@@ -53,6 +53,20 @@ def dtype_of(tensor: Any) -> DType | None:
     return dtype_table().get(tensor.dtype)
 
 
+def torch_dtype(dtype: DType) -> Any:
+    """The ``torch.dtype`` of an element type."""
+    return next(theirs for theirs, ours in dtype_table().items() if ours == dtype)
+
+
+def byte_range(tensor: Any) -> tuple[int, int]:
+    """The addresses of a tensor's first byte and of the first one behind it; equal for an empty tensor."""
+    start: int = tensor.data_ptr()
+    if tensor.numel() == 0:
+        return start, start
+    span_elems = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride()))
+    return start, start + span_elems * tensor.element_size()
+
+
 def has_memory(tensor: Any) -> bool:
     """False for what only stands for a tensor: one inside ``vmap``, ``grad`` or ``functionalize``, a fake
     tensor, one whose storage was taken away. An empty tensor needs none."""

@@ -5,14 +5,16 @@ Not here: the steps themselves (``pipeline`` hands them in as ``Steps``), launch
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from tilejit.errors import Diagnostic
 from tilejit.ir.nodes import Function
-from tilejit.ir.signature import Signature
+from tilejit.ir.signature import Arg, ConstArg, ScalarArg, Signature, TensorArg
 from tilejit.runtime import artifact as artifacts
 from tilejit.runtime.artifact import Artifact, Stats
 from tilejit.runtime.specialise import Param
@@ -27,6 +29,9 @@ class Source(Protocol):
     def params(self) -> Sequence[Param]: ...
     @property
     def file(self) -> str: ...
+    @property
+    def text(self) -> str:
+        """The function's own source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +41,33 @@ class Lowered:
     function: Function
     captured: tuple[tuple[str, Any], ...]
     sources: tuple[str, ...]
+
+
+class Accesses(Protocol):
+    """Names of tensor parameters: supersets of what a launch reads and of what it writes.
+    ``elsewhere``: it may access what none of its tensors leads to."""
+
+    @property
+    def read(self) -> frozenset[str]: ...
+    @property
+    def written(self) -> frozenset[str]: ...
+    @property
+    def elsewhere(self) -> bool: ...
+
+
+class Workload(Protocol):
+    """What one CTA of a launch asks of its multiprocessor, counted; see ``tile.work.Work``."""
+
+    @property
+    def amounts(self) -> Mapping[str, float]: ...
+    @property
+    def waits(self) -> int: ...
+    @property
+    def copied_bytes(self) -> float: ...
+    @property
+    def rounds(self) -> int: ...
+    @property
+    def unknown(self) -> tuple[str, ...]: ...
 
 
 Options = tuple[tuple[str, Any], ...]
@@ -54,6 +86,13 @@ class Steps(Protocol):
 
     def banks(self, lowered: Lowered) -> Sequence[Any]:
         """Bank conflicts of every shared-memory access, as ``tile.banks.BankReport``."""
+
+    def accesses(self, checked: Any) -> Accesses:
+        """Which tensors the checked function may read and write."""
+
+    def work(self, checked: Any, values: Mapping[str, int]) -> Workload:
+        """The work of a launch's first CTA. ``values``: its scalars and sizes by name, its grid as
+        ``nctaid.x``, ``nctaid.y`` and ``nctaid.z``."""
 
     def compile(
         self, kernel: Source, lowered: Lowered, signature: Signature, options: Options, check: Any
@@ -76,8 +115,14 @@ class Steps(Protocol):
 
     def sass(self, artifact: Artifact) -> str: ...
 
+    def page(self, variant: Variant) -> str:
+        """The variant as HTML for notebooks; makes nothing that is not there but the check."""
 
-@dataclass(eq=False)
+    def outline(self, name: str, kernel: Source, doc: str | None) -> str:
+        """A kernel without variants as HTML: its parameters and how to specialise it."""
+
+
+@dataclass(eq=False, repr=False)
 class Variant:
     """A kernel for one signature. What ``k.compile(...)`` returns.
 
@@ -85,16 +130,26 @@ class Variant:
     each stage; ``stats`` what it uses; ``origin`` and ``seconds`` where the cubin came from.
     """
 
-    source: Source = field(repr=False)
+    source: Source
     signature: Signature
     options: Options
-    steps: Steps = field(repr=False)
+    steps: Steps
     reason: str = ""
-    lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
-    _lowered: Lowered | None = field(default=None, repr=False)
-    _checked: Any = field(default=None, repr=False)
-    _banks: Sequence[Any] | None = field(default=None, repr=False)
-    _artifact: Artifact | None = field(default=None, repr=False)
+    number: int = 0
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    _lowered: Lowered | None = None
+    _checked: Any = None
+    _banks: Sequence[Any] | None = None
+    _accesses: Accesses | None = None
+    _artifact: Artifact | None = None
+
+    def __repr__(self) -> str:
+        state = "compiled" if self.compiled else "not compiled"
+        arguments = ", ".join(f"{name}={_brief(arg)}" for name, arg in self.signature.args)
+        return f"<variant of {self.source.name} for {self.target}, {state}: {arguments}>"
+
+    def _repr_html_(self) -> str:
+        return self.steps.page(self)
 
     @property
     def lowered(self) -> Lowered:
@@ -128,6 +183,36 @@ class Variant:
             return self._banks
 
     @property
+    def read(self) -> frozenset[str]:
+        """Names of the tensor parameters that the kernel may read: what it reads is among them. No
+        compiler or GPU needed. A kernel that follows an address it was given may read every tensor."""
+        return self._accessed.read
+
+    @property
+    def written(self) -> frozenset[str]:
+        """Names of the tensor parameters that the kernel may write; see ``read``."""
+        return self._accessed.written
+
+    @property
+    def follows_addresses(self) -> bool:
+        """Whether the kernel may access memory through an address that it was given as a number, read
+        from memory, or has in a tensor map that the caller encoded. It then may touch what no argument
+        names, and such a kernel works only on the very tensors it was prepared for."""
+        return self._accessed.elsewhere
+
+    @property
+    def _accessed(self) -> Accesses:
+        with self.lock:
+            if self._accesses is None:
+                self._accesses = self.steps.accesses(self.checked)
+            return self._accesses
+
+    def work(self, values: Mapping[str, int]) -> Workload:
+        """What the first CTA of a launch has to do, counted in the checked IR; no compiler or GPU needed.
+        ``values``: the launch's scalars and sizes by name, its grid as ``nctaid.x``, …"""
+        return self.steps.work(self.checked, values)
+
+    @property
     def artifact(self) -> Artifact:
         """The compiled kernel: from the disk cache or compiled now."""
         with self.lock:
@@ -136,6 +221,13 @@ class Variant:
                     self.source, self.lowered, self.signature, self.options, lambda: self.checked
                 )
             return self._artifact
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Writes the compiled kernel to one file, from which ``tile.load(path)`` launches it without its
+        Python source; compiles it first where that has not been done."""
+        from tilejit.runtime import saved
+
+        return saved.save(self, path)
 
     @property
     def compiled(self) -> bool:
@@ -202,6 +294,20 @@ class Variant:
     def asm(self) -> Assembly:
         return Assembly(self)
 
+
+def _brief(argument: Arg) -> str:
+    """An argument in a few characters: ``float32[256, n]``, with ``n`` for a run-time size."""
+    match argument:
+        case TensorArg(dtype=dtype, shape=shape):
+            return f"{dtype}[{', '.join('n' if size is None else str(size) for size in shape)}]"
+        case ScalarArg(dtype=dtype):
+            return str(dtype)
+        case ConstArg(value=value):
+            text = repr(value)
+            return text if len(text) <= _BRIEF else f"{text[: _BRIEF - 1]}…"
+
+
+_BRIEF = 40
 
 STAGES = ("ast", "ir", "cuda", "ptx", "sass", "cubin")
 

@@ -91,6 +91,7 @@ def run(
     options = options or SimOptions()
     function = checked.function
     geometry = _geometry(function, grid)
+    _check_given(function, buffers, scalars)
     with np.errstate(all="ignore"):
         simulation = _Simulation(checked, buffers, scalars, geometry, options, families or {})
         batches = simulation.run()
@@ -119,6 +120,17 @@ def _geometry(function: nodes.Function, grid: int | Sequence[int]) -> Geometry:
             function.span,
         )
     return Geometry(extents, triple(function.launch.block), cluster)
+
+
+def _check_given(
+    function: nodes.Function, buffers: Mapping[str, GlobalBuffer], scalars: Mapping[str, object]
+) -> None:
+    """Every parameter has a buffer or a value."""
+    for param in function.params:
+        is_tensor = isinstance(param.type, nodes.TensorType)
+        if param.name not in (buffers if is_tensor else scalars):
+            what = "buffer" if is_tensor else "value"
+            raise fault(LaunchError, "launch/argument", f"no {what} for `{param.name}`")
 
 
 class _Simulation:
@@ -176,14 +188,8 @@ class _Simulation:
     ) -> dict[int, Any]:
         values: dict[int, Any] = {}
         for param in function.params:
-            if isinstance(param.type, nodes.TensorType):
-                if param.name not in self.accesses.buffers:
-                    raise fault(LaunchError, "launch/argument", f"no buffer for `{param.name}`")
-                continue
-            if param.name not in scalars:
-                raise fault(LaunchError, "launch/argument", f"no value for `{param.name}`")
-            if param.name not in self.expressions.slots:
-                continue  # only the grid reads it
+            if isinstance(param.type, nodes.TensorType) or param.name not in self.expressions.slots:
+                continue  # a scalar without a slot is one that only the grid reads
             value = np.full((1, 1), scalars[param.name])
             kind = scalar.value_type(dtype_of(param.type))
             values[self.expressions.slot(param)] = value.astype(kind)

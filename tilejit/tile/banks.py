@@ -23,6 +23,7 @@ import numpy as np
 from tilejit.errors import Span
 from tilejit.ir import nodes
 from tilejit.layout import ComposeLayout
+from tilejit.shared_banks import WORD_BYTES, busiest
 from tilejit.tile import checker
 from tilejit.tile.affine import WARP, BoolArray, IntArray
 from tilejit.tile.call import TileCall
@@ -30,9 +31,6 @@ from tilejit.tile.family import Family, FamilyIndex
 from tilejit.tile.fragments import LANES
 from tilejit.tile.groups import Group
 from tilejit.tile.region import Walk
-
-BANKS = 32
-WORD_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,15 +236,4 @@ def _wavefronts(access: _Access, starts: IntArray, present: BoolArray) -> IntArr
     words = (places * size // WORD_BYTES)[..., np.newaxis] + np.arange(count)
     lanes = min(starts.shape[1], LANES // count)
     wanted = np.broadcast_to(present[..., np.newaxis], words.shape).reshape(-1, lanes * count)
-    return _busiest(words.reshape(wanted.shape), wanted).reshape(starts.shape[0], -1)
-
-
-def _busiest(words: IntArray, wanted: BoolArray) -> IntArray:
-    """By phase: the most different words that are wanted of one bank."""
-    phases = words.shape[0]
-    least, span = int(words.min()), int(np.ptp(words)) + 1
-    different = np.unique(np.nonzero(wanted)[0] * span + words[wanted] - least)
-    bank = different // span * BANKS + (different % span + least) % BANKS
-    counts: IntArray = np.bincount(bank, minlength=phases * BANKS).astype(np.int64)
-    busiest: IntArray = counts.reshape(phases, BANKS).max(axis=1)
-    return busiest
+    return busiest(words.reshape(wanted.shape), wanted).reshape(starts.shape[0], -1)

@@ -579,12 +579,16 @@ def in_space(
 ) -> bool:
     if operand.space in spaces:
         return True
+    places = {"local": "registers"}
+    wanted = " or ".join(places.get(space, f"{space} memory") for space in spaces)
     report.error(
         f"{call.family}/space",
         f"{operand.name} is in {operand.space} memory, expected {' or '.join(spaces)}",
         span=operand.span,
         declared=operand.declared(),
         contract=call.contract,
+        help=f"an opcode says where its operands are: copy the values to {wanted} first, or use one for "
+        f"{places.get(operand.space, f'{operand.space} memory')}",
     )
     return False
 

@@ -31,11 +31,20 @@ WARPGROUP_LANES = 128
 @dataclass(frozen=True, slots=True, eq=False)
 class Fragment:
     """``elements[lane, register]``: position in the row-major atom. ``lanes``: holder by position.
-    Every element has one holder."""
+    Every element has one holder.
+
+    Equal when their maps are: two threads that check at a time may each make an instruction's."""
 
     atom: tuple[int, ...]
     elements: IntArray
     lanes: IntArray
+    identity: tuple[tuple[int, ...], bytes]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Fragment) and self.identity == other.identity
+
+    def __hash__(self) -> int:
+        return hash(self.identity)
 
     @property
     def count(self) -> int:
@@ -81,7 +90,7 @@ class Fragment:
             )  # fmt: skip
         lanes = np.empty(elements.size, dtype=np.int64)
         lanes[elements] = np.arange(threads).reshape(-1, 1)
-        return Fragment(atom, elements, lanes)
+        return Fragment(atom, elements, lanes, (atom, elements.tobytes()))
 
 
 def collective(call: TileCall, report: Report) -> bool:

@@ -226,7 +226,7 @@ def _check_item(
     elif spec.kind == "addr":
         if not isinstance(item.type, nodes.PointerType) and not _is_address_number(spec, item):
             report.error(
-                "ptx/address", f"{spec.name} of {form.spelling} is a {item.type}, expected an address",
+                "ptx/address", f"{spec.name} of {form.spelling} is {item.type}, expected an address",
                 span=where, help=_address_help(spec),
             )  # fmt: skip
         else:
@@ -256,7 +256,7 @@ def _check_map(
     if map_.type not in (nodes.PointerType("global"), nodes.UINT64):
         report.error(
             "ptx/address",
-            f"{spec.name} of {form.spelling} is a {map_.type}, expected the global address of a tensor map",
+            f"{spec.name} of {form.spelling} is {map_.type}, expected the global address of a tensor map",
             span=map_.span or span,
         )  # fmt: skip
     for number, item in enumerate(coordinates):
@@ -287,7 +287,7 @@ def _check_immediate(
     form: Form, spec: OperandSpec, item: nodes.Expr, report: Report, span: Span | None
 ) -> None:
     if not (isinstance(item, nodes.Const) and item.type.dtype.is_integer):
-        found = f"a {item.type} known at run time only"
+        found = f"{item.type} known at run time only"
         if isinstance(item, nodes.Const):
             found = f"{item.value!r}, a {item.type}"
     elif spec.values is None or item.value in spec.values:
@@ -322,8 +322,8 @@ def _check_space(
         if type_.space != family:
             report.error(
                 "ptx/space",
-                f"{spec.name} of {form.spelling} is an address in {spec.space} memory, "
-                f"got one in {type_.space}",
+                f"{spec.name} of {form.spelling} is an address in {type_.space} memory, "
+                f"expected one in {spec.space}",
                 span=span,
             )
 

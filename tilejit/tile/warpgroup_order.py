@@ -209,5 +209,6 @@ def _whole_tile(operand: nodes.Expr) -> str | None:
     held = [e for e in extents if isinstance(e, int)]
     stored = [e for e in view.buffer.type.shape if isinstance(e, int)]
     bits = math.prod(held) * view.dtype.bits
-    whole = bits == math.prod(stored) * view.buffer.type.dtype.bits * WARPGROUP_LANES
-    return view.buffer.name if whole else None
+    # Declared as a tile of the warpgroup, or as what one of its threads holds of it.
+    declared = math.prod(stored) * view.buffer.type.dtype.bits
+    return view.buffer.name if bits in (declared, declared * WARPGROUP_LANES) else None
