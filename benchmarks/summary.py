@@ -65,6 +65,9 @@ def section() -> str:
     launch = load("launch")
     if launch is not None:
         lines += launch_table(launch["rows"])
+    tuning = load("tune")
+    if tuning is not None:
+        lines += tuning_lines(tuning)
     compile_ = load("compile")
     if compile_ is not None:
         lines += ["", "From import to the first result in a fresh process, torch already imported:", "",
@@ -97,6 +100,32 @@ def machine(data: dict[str, Any]) -> str:
         f"{facts['gpu']}, {facts['date']}, driver {facts['driver']}, torch {facts['torch']}, "
         f"Triton {facts['triton']}{jax}"
     )
+
+
+def tuning_lines(data: dict[str, Any]) -> list[str]:
+    rows = {case: [r for r in data["rows"] if r.get("case") == case] for case in _TUNING}
+    lines = ["", f"{machine(data)}. Tuning the TMA product at 4096 cubed over 24 configs, from empty caches:", "",
+             "| what | target | tilejit | Triton |", "|---|---|---|---|"]  # fmt: skip
+    for r in rows["wall medians"]:
+        ours, theirs = r["seconds"], r["triton_seconds"]
+        lines.append(f"| wall time, s | ≤ {r['target']} of Triton's | {ours:.2f} | {theirs:.2f} |")
+        lines.append(f"| ratio | | {r['of_triton']:.2f} | 1 |")
+    if rows["second process"]:
+        again = rows["second process"][-1]
+        lines.append(
+            f"| second process: compiled, benchmarked | 0, 0 | {again['compiles']}, {again['benchmarks']} | – |"
+        )
+    if rows["pick"]:
+        worst = max(r["of_best"] for r in rows["pick"])
+        lines.append(
+            f"| the pick's time by exhaustive search's best, worst of {len(rows['pick'])} | ≤ {rows['pick'][0]['target']} "
+            f"| {worst:.3f} | – |"
+        )
+    compiled = ", ".join(f"{r['by']} {r['seconds']:.2f} s" for r in rows["compile"])
+    return [*lines, "", f"The 24 alone compiled by {compiled}."] if compiled else lines
+
+
+_TUNING = ("wall medians", "second process", "pick", "compile")
 
 
 def launch_table(rows: list[dict[str, Any]]) -> list[str]:

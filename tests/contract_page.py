@@ -17,17 +17,19 @@ from pathlib import Path
 from tests import error_index
 from tilejit.families import FAMILIES
 from tilejit.ptx import spelling, tables
+from tilejit.ptx.forms import TYPE_BITS
 from tilejit.ptx.rows import Row, Slot
 from tilejit.tile.family import Family
 
 PAGES = Path(__file__).parent.parent / "docs" / "contract"
 LEAST_TARGET = "sm_80"
 """Where tilejit starts: rows may name older targets."""
+_NUMBER = re.compile(r"\d+")
 _COUNT = re.compile(r"\*(?:\d+|\{\d+\})")
 _HEADING = re.compile(r"^## (.+)$", re.MULTILINE)
 _FIRST_TITLE = re.compile(r"^# (.+)$", re.MULTILINE)
 
-INDEX = """# Contract reference
+INDEX = r"""# Contract reference
 
 What an instruction asks of its operands is on one page per family, which the checker's messages name. The lists of spellings, operands
 and targets below `forms/` are made by `make docs` from the tables that the checker, the emitter and the simulator read.
@@ -35,14 +37,27 @@ and targets below `forms/` are made by `make docs` from the tables that the chec
 The families' pages suppose two others: [operands](operands.md) says what a coordinate and an address of an operand are, and
 [execution groups](groups.md) which threads execute. [Raw instructions](raw.md) are those that are no tile operation.
 
+## How to read the forms
+
+A spelling may have several operand lists; the operands that are given choose among them.
+
+| in a spelling | means | in an operand list | means |
+|---|---|---|---|
+| `[.a\|.b]` | one of these, or none | `=d:f32`, `+d:f32`, `d:f32` | a register that is written, read and written, read |
+| `(.a\|.b)` | one of these | `a:b32*4` | four registers in braces; `*n`: as many as the spelling says |
+| `{8..256/8}` | 8, 16, … 256 | `a:$type`, `a:%type`, `*$vec` | the type, a bit container as wide, the count that was chosen there |
+| `type=`, `vec=` | a name for the choice | `[a:b32@global]` | an address, what is accessed there, and the space |
+| | | `[map,{2}]` | a tensor map and two coordinates |
+| | | `#n:4\|8`, `a:b32:0..7` | a literal, a register or a literal, of these values |
+| | | `a:b32~`, `a:b32~~` | the sink `_` may stand there, must stand there |
+
+Targets are the lowest that have the form: `sm_90a` that one alone, `sm_100f` it and its family. *Raw only*: for `T.ptx[…](…)`, not for
+`apply`.
+
+## Families
+
 | family | contract | forms | of them for `apply` | keywords | codes |
 |---|---|---|---|---|---|
-"""
-
-LEGEND = """A spelling may have several operand lists; the operands that are given choose among them. In a spelling `[…]` is left out or one of
-those, `(…)` exactly one of those. In an operand list `=` is written, `+` read and written, `*4` four registers in braces (`*n`: as many
-as the spelling says, `*$vec` as the choice named `vec` says), `[a:b32@global]` an address there, `#n` a literal, `_` the sink; `$type` is
-the type chosen, `%type` bits as wide. Targets: `a` that one only, `f` that family.
 """
 
 
@@ -67,8 +82,21 @@ class Group:
         if len(texts) == 1 and not slot.optional:
             return texts[0]
         name = f"{slot.name}=" if re.search(rf"[$%]{slot.name}\b", self.operands) else ""
-        text = name + "\\|".join(texts)
+        text = name + (_series(texts) or "|".join(texts))
         return f"[{text}]" if slot.optional else f"({text})"
+
+    @property
+    def operand_list(self) -> str:
+        """The operands, with what the only choice of a slot makes of them."""
+        text = self.operands
+        for slot in self.slots:
+            if len(slot.choices) == 1:
+                value = ".".join(slot.choices[0])
+                lanes = value.removeprefix("v") if slot.name == "vec" else value
+                text = re.sub(rf"\${slot.name}\b", lanes, text)
+                if value in TYPE_BITS:
+                    text = re.sub(rf"%{slot.name}\b", f"b{TYPE_BITS[value]}", text)
+        return text
 
 
 def _group(row: Row) -> Group:
@@ -118,6 +146,37 @@ def _union(rows: list[Group], position: int) -> Group:
     )
 
 
+def _series(texts: list[str]) -> str | None:
+    """Choices that differ in one number, as its ranges: ``.m64n{8..256/8}k16``."""
+    numbers = [_NUMBER.findall(text) for text in texts]
+    if len(texts) < 4 or len({_NUMBER.sub("#", text) for text in texts}) > 1:
+        return None
+    varying = [i for i, column in enumerate(zip(*numbers)) if len(set(column)) > 1]
+    if len(varying) != 1:
+        return None
+    values = _ranges([int(row[varying[0]]) for row in numbers])
+    places = list(_NUMBER.finditer(texts[0]))
+    place = places[varying[0]]
+    return f"{texts[0][: place.start()]}{{{values}}}{texts[0][place.end() :]}"
+
+
+def _ranges(values: list[int]) -> str:
+    """Ascending numbers, four and more at equal steps as ``first..last/step``."""
+    parts: list[str] = []
+    while values:
+        step = values[1] - values[0] if len(values) > 1 else 0
+        length = 1
+        while length < len(values) and values[length] - values[length - 1] == step:
+            length += 1
+        if length < 4:
+            length = 1
+            parts.append(str(values[0]))
+        else:
+            parts.append(f"{values[0]}..{values[length - 1]}/{step}")
+        values = values[length:]
+    return ",".join(parts)
+
+
 # --- pages
 
 
@@ -125,8 +184,8 @@ def forms_page(family: Family) -> str:
     contract = Path(family.contract).name
     lines = [
         f"# Forms of `{family.name}`", "",
-        f"Generated by `make docs`; do not edit. Contract: {_sections(contract)}.", "",
-        LEGEND,
+        f"Generated by `make docs`; do not edit. Contract: {_sections(contract)}.",
+        "[How to read this](../index.md#how-to-read-the-forms).", "",
         "| spelling | operands | targets | forms |",
         "|---|---|---|---|",
     ]  # fmt: skip
@@ -135,15 +194,20 @@ def forms_page(family: Family) -> str:
         if rows:
             lines.append(f"| **{title}** | | | {sum(row.forms for row in rows)} |")
         lines += [
-            f"| `{row.pattern}` | {_code(row.operands)} | `{row.target}` | {row.forms} |"
+            f"| {_cell(row.pattern)} | {_operands(row)} | `{row.target}` | {row.forms} |"
             for row in rows
         ]
     return "\n".join([*lines, "", "## Codes", "", *_codes(family.name)]) + "\n"
 
 
-def _code(operands: str) -> str:
-    text = operands.replace("|", "\\|").replace("~~", "_").replace("~", "_")
-    return " ".join(f"`{operand}`" for operand in text.split()) or "none"
+def _operands(group: Group) -> str:
+    return " ".join(map(_cell, group.operand_list.split())) or "none"
+
+
+def _cell(text: str) -> str:
+    """Code in a table."""
+    escaped = text.replace("|", "\\|")
+    return f"`{escaped}`"
 
 
 def _sections(contract: str) -> str:
@@ -188,7 +252,7 @@ def index() -> str:
             f"| {keywords} | {len(codes(name))} |"
         )
     lines += ["", *_toctree("Contracts", [path.stem for path in _written()])]
-    lines += ["", *_toctree("Forms", [f"forms/{name}" for name in sorted(_with_forms())])]
+    lines += ["", *_toctree("Forms", [f"forms/{name}" for name in sorted(with_forms())])]
     return "\n".join(lines) + "\n"
 
 
@@ -201,13 +265,14 @@ def _written() -> list[Path]:
     return sorted(path for path in PAGES.glob("*.md") if path.name != "index.md")
 
 
-def _with_forms() -> list[str]:
+def with_forms() -> list[str]:
+    """The families that the table has rows of."""
     return [name for name in FAMILIES if spelling.forms_of_family(name)]
 
 
 def pages() -> dict[Path, str]:
     """Every generated page."""
-    found = {PAGES / "forms" / f"{name}.md": forms_page(FAMILIES[name]) for name in _with_forms()}
+    found = {PAGES / "forms" / f"{name}.md": forms_page(FAMILIES[name]) for name in with_forms()}
     return {PAGES / "index.md": index(), **found}
 
 

@@ -145,7 +145,7 @@ BUGS: tuple[Bug, ...] = (
     bug("ring", "reads the stage before", "sim/unwritten-read", (READ, READ.replace("n % 3", "(n + 2) % 3"))),
     bug("ring", "two stages for a distance of two", "sim/race",
         (REFILL, REFILL.replace("% 3", "% 2")), (READ, READ.replace("% 3", "% 2"))),
-    bug("ring", "stages overlap in the layout", "sim/in-flight", ("(256,16,1)", "(128,16,1)")),
+    bug("ring", "stages overlap in the layout", "tile/read-only", ("(256,16,1)", "(128,16,1)")),
     bug("gemm", "refills the stage being read", "sim/race", (FILL_A, FILL_A.replace("n + 2", "n"))),
     bug("gemm", "multiplies stages of different tiles", "sim/in-flight",
         ("b_words.sub[n % 3", "b_words.sub[(n + 1) % 3")),
