@@ -50,6 +50,7 @@ docs: setup ## renew the generated pages and build the site in build/site
 	$(BIN)/python -m tests.tcgen05_page
 	$(BIN)/python -m tests.sim.test_planted_bugs
 	$(BIN)/python -m tests.error_index
+	$(BIN)/python -m tests.contract_page
 	$(BIN)/python -m benchmarks.summary
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/site
 

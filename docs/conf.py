@@ -9,8 +9,10 @@ Not here: what is generated into the pages (``tests/*_page.py``, ``tests/error_i
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from docutils import nodes
 from myst_parser.parsers.sphinx_ import MystParser
@@ -30,17 +32,20 @@ html_title = "tilejit"
 html_show_sphinx = False
 html_show_copyright = False
 html_copy_source = False
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_theme_options = {"navigation_with_keys": False}
 myst_heading_anchors = 4
 pygments_style = "friendly"
 pygments_dark_style = "monokai"
 exclude_patterns = ["conf.py"]
 
-ERRORS = Path(__file__).parent / "errors"
+ROOT = Path(__file__).resolve().parent.parent
+ERRORS = ROOT / "docs" / "errors"
 CODE = re.compile(r"[a-z_0-9]+/[a-zA-Z0-9-]+")
 CELL = re.compile(r"^# %%.*\n", re.MULTILINE)
-TUTORIAL = re.compile(r"\]\((?:\.\./)*(?:tutorials/)?(\d\d_\w+)\.py\)")
-"""A link to a tutorial, as it is right in the repository."""
+ELSEWHERE = {"benchmarks/notes": "notes", "CHANGELOG": "changelog", "CONTRIBUTING": "contributing"}
+"""Pages that lie outside this folder, with a symbolic link in it. ``tutorials`` is one, too."""
 
 
 class Percent(MystParser):
@@ -94,15 +99,44 @@ def _page_of(code: str) -> str | None:
     return None
 
 
-def _prepare(app: Sphinx, page: str, source: list[str]) -> None:
-    """Links to tutorials lead to their pages. Hundreds of error pages would fill the side bar; the index lists them."""
-    source[0] = TUTORIAL.sub(r"](project:/tutorials/\1.py)", source[0])
-    if page.startswith("errors/") and page != "errors/index":
+class LinksFollow(SphinxTransform):
+    """A link to a page outside this folder, as it is right in the repository, leads to the page of the site."""
+
+    default_priority = 500
+
+    def apply(self) -> None:
+        for link in self.document.findall(addnodes.pending_xref):
+            target = Path(link["reftarget"])
+            if target.is_absolute() and target.is_relative_to(ROOT):
+                name = target.relative_to(ROOT).as_posix()
+                link["reftarget"] = ELSEWHERE.get(name, name)
+
+
+def _is_error(page: str) -> bool:
+    return page.count("/") == 2 and page.startswith("errors/")
+
+
+def _leave_out_of_navigation(app: Sphinx, page: str, source: list[str]) -> None:
+    """Hundreds of error pages would fill the side bar; the index lists them."""
+    if _is_error(page):
         app.env.metadata[page]["orphan"] = True
+
+
+_of_first_error: dict[str, Callable[..., str]] = {}
+
+
+def _share_navigation(
+    app: Sphinx, page: str, template: str, context: dict[str, Any], tree: object
+) -> None:
+    """No error page is in the side bar, so one side bar is right for all: making it takes half of a page's time."""
+    if _is_error(page):
+        context["toctree"] = _of_first_error.setdefault("toctree", cache(context["toctree"]))
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
     app.add_source_parser(Percent)
     app.add_transform(CodesAreLinks)
-    app.connect("source-read", _prepare)
+    app.add_transform(LinksFollow)
+    app.connect("source-read", _leave_out_of_navigation)
+    app.connect("html-page-context", _share_navigation, priority=100)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -257,7 +257,7 @@ def index() -> str:
 
 
 def _toctree(caption: str, pages: list[str]) -> list[str]:
-    return ["```{toctree}", f":caption: {caption}", ":maxdepth: 1", "", *pages, "```"]
+    return ["```{toctree}", f":caption: {caption}", ":hidden:", ":maxdepth: 1", "", *pages, "```"]
 
 
 def _written() -> list[Path]:

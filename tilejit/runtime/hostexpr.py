@@ -12,6 +12,7 @@ from typing import Any
 
 from tilejit.errors import LaunchError, fault
 from tilejit.ir.nodes import Binary, Call, Cast, Const, Expr, ScalarType, Select, Unary, Var
+from tilejit.ir.walk import descend
 
 _INFIX = {
     "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%",
@@ -101,3 +102,8 @@ def compile_function(expr: Expr, names: tuple[str, ...]) -> Callable[..., Any]:
     body = python_source(expr, dict(zip(names, parameters)))
     function: Callable[..., Any] = eval(f"lambda {', '.join(parameters)}: {body}", dict(NAMESPACE))
     return function
+
+
+def variables(expr: Expr) -> tuple[str, ...]:
+    """The sizes and scalars that ``expr`` is computed from, in its order."""
+    return tuple(node.name for node in descend(expr) if isinstance(node, Var))

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from tilejit import ScalarArg, TensorArg
 from tilejit.dtypes import DType
 from tilejit.errors import TileError, TuneError, fault
+from tilejit.runtime import hostexpr
 from tilejit.runtime import plan as plans
 from tilejit.runtime.variant import Variant
 from tilejit.tune import compiling, model
@@ -344,10 +345,10 @@ def _launch(call: Call, candidate: Candidate) -> tuple[dict[str, Any], tuple[int
             TuneError, "tune/no-grid", f"{call.kernel.__name__} does not say its grid",
             help="tune k[grid]",
         )  # fmt: skip
-    try:
-        return scalars, plans.evaluate_grid(exprs, scalars)
-    except KeyError as missing:
-        raise _unknown(missing.args[0]) from None
+    missing = next((n for e in exprs for n in hostexpr.variables(e) if n not in scalars), None)
+    if missing is not None:
+        raise _unknown(missing)
+    return scalars, plans.evaluate_grid(exprs, scalars)
 
 
 @dataclass(frozen=True)
