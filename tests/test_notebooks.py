@@ -66,11 +66,29 @@ def html_of(cell: Any) -> str:
     return text
 
 
+WATCH = """\
+import contextlib, warnings
+from tests import roundtrip
+_watch = contextlib.ExitStack()
+_watch.enter_context(warnings.catch_warnings())
+warnings.simplefilter("error")
+_found = _watch.enter_context(roundtrip.lowered_functions())
+"""
+CHECK = """\
+_watch.close()
+assert _found
+for _function in _found:
+    roundtrip.check(_function)
+"""
+
+
 @pytest.mark.parametrize("path", TUTORIALS, ids=lambda p: p.stem)
 def test_tutorials(path: Path, execute: Execute) -> None:
+    """Without a warning; what a tutorial lowers survives the IR's round trips."""
     notebook = jupytext.read(path)
     assert notebook.cells[0].cell_type == "markdown" and notebook.cells[0].source.startswith("# ")
-    done = execute(notebook)
+    watch, check = (nbformat.v4.new_code_cell(source) for source in (WATCH, CHECK))
+    done = execute(nbformat.v4.new_notebook(cells=[watch, *notebook.cells, check]))
     said = [c for c in done.cells if c.cell_type == "code" and c.outputs]
     assert said, "no cell shows anything"
 

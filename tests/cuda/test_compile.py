@@ -152,7 +152,7 @@ def test_sass_tries_the_tools_it_finds(monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.setattr(sass, "_tools", lambda: iter([("nvdisasm", "/bin/false")]))
     with pytest.raises(LaunchError) as caught:
         sass.disassemble(b"x")
-    assert caught.value.codes == ("sass/failed",)
+    assert caught.value.codes == ("sass/failed",) and "pip install" in caught.value.render()
     monkeypatch.setattr(sass, "_tools", lambda: iter(()))
     with pytest.raises(LaunchError) as caught:
         sass.disassemble(b"x")

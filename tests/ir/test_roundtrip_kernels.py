@@ -1,13 +1,12 @@
-"""Every kernel of the library and the tutorials survives its script and its JSON; every tutorial runs.
+"""Every kernel of the library survives its script and its JSON.
 
-The kernels of ``tests/test_end_to_end.py`` are checked where they run.
+The kernels of ``tests/test_end_to_end.py`` and of the tutorials (``tests/test_notebooks.py``) are checked where
+they run.
 """
 
 from __future__ import annotations
 
-import runpy
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,8 +14,6 @@ import torch
 from tests import roundtrip
 from tilejit.kernels import add, attention_mma, matmul_mma, norm, softmax, transpose
 
-ROOT = Path(__file__).parent.parent.parent
-TUTORIALS = sorted((ROOT / "tutorials").glob("*.py"))
 WIDTHS = (6, 72, 1016, 2072, 33008)
 """Widths that no other test uses: a kernel specialised before is not lowered again."""
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -53,15 +50,5 @@ def test_tile_kernels(dtype: torch.dtype) -> None:
         attention_mma.attention(q, q, q, causal=True)
         transpose.transpose_tiles(a.view(-1), a.clone().view(-1), 24, 104, 13, 3, plan)
     assert {"matmul_tiles", "attention_rows", "transpose_tiles"} == {f.name for f in found}
-    for function in found:
-        roundtrip.check(function)
-
-
-@pytest.mark.parametrize("path", TUTORIALS, ids=lambda p: p.stem)
-def test_tutorials(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with roundtrip.lowered_functions() as found:
-        runpy.run_path(str(path), run_name="__main__")
-    capsys.readouterr()
-    assert found
     for function in found:
         roundtrip.check(function)

@@ -185,14 +185,21 @@ def test_rows_that_are_drawn(hopper: str, height: int, teams: int) -> None:
         check("softmax", torch.float32, plan, height, hopper)
 
 
-@pytest.mark.parametrize("seed", range(1, 9))
+@pytest.mark.parametrize("seed", range(1, 5))
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_any_order_of_draws(kernel: rows.Kernel, seed: int) -> None:
     with tile.simulation(seed=seed):
         plan = small_plan(torch.float32, 64, stages=5, clusters=3, resident=2, teams=2)
         check(kernel, torch.float32, plan, 3 * plan.lookahead + 5, "cpu")
-        # Of teams that drew before their turn, one was left waiting for a row that was not there.
-        plan = small_plan(torch.bfloat16, 512, 2, 32, 4, 8, clusters=2, resident=2, teams=2)
+
+
+@pytest.mark.parametrize("seed", range(1, 9))
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_teams_draw_in_the_order_of_their_rows(kernel: rows.Kernel, seed: int) -> None:
+    """Of teams that drew before their turn, one was left waiting for a row that was not there: under three
+    or four of these seeds."""
+    with tile.simulation(seed=seed):
+        plan = small_plan(torch.bfloat16, 128, stages=8, clusters=2, resident=2, teams=2)
         check(kernel, torch.bfloat16, plan, 21, "cpu")
 
 

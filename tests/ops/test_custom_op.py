@@ -75,6 +75,9 @@ def filled(Y: T.Tensor((N,), "float32"), value: T.float32):
         Y[i] = value
 
 
+# What some versions of torch say of their own parts when dynamo and inductor are first imported.
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+
 _numbers = itertools.count()
 
 
@@ -386,7 +389,6 @@ def test_one_graph_for_every_size(device: str) -> None:
     assert len(sizes) == 1
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of inductor's own imports
 def test_inductor() -> None:
     into, doubled = tile.custom_op(fresh(), scaled), host_op()
 

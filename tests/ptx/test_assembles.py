@@ -102,10 +102,11 @@ def by_target() -> dict[str, list[Form]]:
 GROUPS = by_target()
 
 
-@pytest.mark.parametrize("floats", [False, True], ids=["bit registers", "float registers"])
 @pytest.mark.parametrize("target", sorted(GROUPS))
-def test_every_form_assembles_for_its_least_target(target: str, floats: bool) -> None:
-    statements = [statement(form, floats=floats) for form in GROUPS[target]]
+def test_every_form_assembles_for_its_least_target(target: str) -> None:
+    """On bit registers, and on float registers wherever one may stand; most forms have no such place."""
+    both = [statement(form, floats=floats) for floats in (False, True) for form in GROUPS[target]]
+    statements = list(dict.fromkeys(both))
     wrong = refused(statements, target)
     assert not wrong, {statements[i]: message for i, message in list(wrong.items())[:5]}
 

@@ -10,6 +10,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 from tilejit import dtypes, layout
@@ -18,6 +19,10 @@ from tilejit.ir import nodes
 from tilejit.ir.walk import NODE_TYPES
 
 _CLASSES: dict[str, type[Any]] = {kind.__name__: kind for kind in NODE_TYPES}
+_FIELDS: dict[type[Any], tuple[str, ...]] = {
+    kind: tuple(f.name for f in dataclasses.fields(kind) if f.init and f.name != "span")
+    for kind in NODE_TYPES
+}
 
 
 def to_json(function: nodes.Function) -> str:
@@ -48,12 +53,9 @@ def encode(value: Any) -> Any:
         return {"dtype": value.name}
     if isinstance(value, layout.TileLayout | layout.ComposeLayout):
         return {"layout": layout.render(value)}
-    if type(value) in NODE_TYPES:
-        fields = {
-            f.name: encode(getattr(value, f.name))
-            for f in dataclasses.fields(value)
-            if f.init and f.name != "span"
-        }
+    names = _FIELDS.get(type(value))
+    if names is not None:
+        fields = {name: encode(getattr(value, name)) for name in names}
         return {"node": type(value).__name__, **fields}
     raise TypeError(f"{type(value).__name__} has no JSON form")
 
@@ -61,7 +63,7 @@ def encode(value: Any) -> Any:
 _SPECIAL: dict[str, Callable[[str], Any]] = {
     "float": lambda text: math.nan if text == "nan" else float(text),
     "dtype": dtypes.dtype,
-    "layout": layout.parse,
+    "layout": lru_cache(1024)(layout.parse),  # a function says few of them, again and again
 }
 
 

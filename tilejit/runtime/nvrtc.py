@@ -213,7 +213,8 @@ _ADVICE: dict[str, _Advice] = {
     "C7508": _Advice("setmaxnreg was ignored", "the launch bounds must fix the registers at entry"),
     "C7510": _Advice(
         f"{_SERIAL}: the pipeline crosses a function call",
-        "nothing between wgmma.fence and wait_group may be a call (print, device_assert)",
+        "take calls (print, device_assert) out of the kernel, also before the first fence and after the last "
+        "wait; in the simulator they cost nothing",
     ),
     "C7511": _Advice(
         f"{_SERIAL}: too few registers for the accumulators in flight",

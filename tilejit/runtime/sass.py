@@ -19,6 +19,7 @@ TOOLS: dict[str, tuple[str, ...]] = {"nvdisasm": ("-c",), "cuobjdump": ("-sass",
 """Tools in order of preference, with their arguments."""
 _WITH_LINES: dict[str, tuple[str, ...]] = {"nvdisasm": ("-g",)}
 """What makes a tool print the cubin's line table, too."""
+_INSTALL = "pip install 'nvidia-cuda-nvdisasm>=13.2,<14'"
 
 
 def disassemble(cubin: bytes, *, lines: bool = False) -> str:
@@ -39,13 +40,16 @@ def disassemble(cubin: bytes, *, lines: bool = False) -> str:
             failures.append(f"{executable}: {(done.stderr or done.stdout).strip()[:200]}")
     if failures:
         raise fault(
-            LaunchError, "sass/failed", "no disassembler took the cubin: " + "; ".join(failures)
+            LaunchError,
+            "sass/failed",
+            "no disassembler took the cubin: " + "; ".join(failures),
+            help=_INSTALL,
         )
     raise fault(
         LaunchError,
         "sass/no-tool",
         "SASS needs nvdisasm or cuobjdump, and neither was found",
-        help="pip install 'nvidia-cuda-nvdisasm>=13.2,<14'",
+        help=_INSTALL,
     )
 
 

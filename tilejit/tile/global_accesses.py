@@ -99,6 +99,10 @@ class _Source:
     constant: bool = False
 
 
+_NO_ADDRESS = _Source()
+_CONSTANT = _Source(constant=True)
+
+
 @dataclass(slots=True)
 class _Flow:
     """By variable (a register tile is one): the buffers its value may be an address in, and whether it
@@ -159,9 +163,9 @@ class _Flow:
                 self._issue(step)
 
     def _issue(self, issue: Issue) -> None:
-        result = _joined(self._inputs(issue))
+        result, in_memory = _joined(self._inputs(issue)), _accesses_memory(issue)
         for name in _destinations(issue):
-            self.sources[name].append(_Source() if _accesses_memory(issue) else result)
+            self.sources[name].append(_NO_ADDRESS if in_memory else result)
         for operand in issue.operands:
             match operand:
                 case Memory(base=address) | TensorBox(map=address):
@@ -192,23 +196,23 @@ class _Flow:
     def _taken_apart(self, value: nodes.Expr) -> _Source:
         match value:
             case nodes.Const():
-                return _Source(constant=True)
+                return _CONSTANT
             case nodes.Var(name=name):
                 return _Source(variables=frozenset((name,)))
             case nodes.Address(buffer=buffer, offset_bytes=offset):
                 return _joined((_Source(frozenset((buffer.name,))), self._source(offset)))
             case nodes.Load(view=view):
                 local = view.space == "local"
-                return _Source(variables=frozenset((view.buffer.name,))) if local else _Source()
+                return _Source(variables=frozenset((view.buffer.name,))) if local else _NO_ADDRESS
             case nodes.Select(if_true=one, if_false=other):
                 return self._either(one, other)
             case nodes.Binary(op="min" | "max", lhs=one, rhs=other):
                 return self._either(one, other)
             case nodes.Unary() | nodes.Binary() | nodes.Cast() | nodes.Bitcast() | nodes.Call():
                 if value.type == nodes.BOOL:  # carries no address
-                    return _Source()
+                    return _NO_ADDRESS
                 return _joined(self._source(child) for child in walk.children(value))
-        return _Source()
+        return _NO_ADDRESS
 
     def _either(self, one: nodes.Expr, other: nodes.Expr) -> _Source:
         """One of two values: a variable of its own that is assigned both."""
@@ -220,14 +224,21 @@ class _Flow:
 
     def _spread_names(self) -> None:
         """The least sets that hold the names of every source."""
-        changed = True
+        made_of: dict[str, list[str]] = defaultdict(list)
+        for variable, sources in self.sources.items():
+            found = NONE.union(*(s.names for s in sources if s.names))
+            if found:
+                self.names[variable] = found
+            for part in {v for s in sources for v in s.variables}:
+                made_of[part].append(variable)
+        changed = list(self.names)
         while changed:
-            changed = False
-            for variable, sources in self.sources.items():
-                found = NONE.union(*map(self._names, sources))
-                if found != self.names.get(variable, NONE):
-                    self.names[variable] = found
-                    changed = True
+            part = changed.pop()
+            for variable in made_of.get(part, ()):
+                known = self.names.get(variable, NONE)
+                if not self.names[part] <= known:
+                    self.names[variable] = known | self.names[part]
+                    changed.append(variable)
 
     def _spread_foreign(self) -> None:
         """A variable that may hold a buffer's address is foreign when it may be assigned something
@@ -245,7 +256,10 @@ class _Flow:
                     changed = True
 
     def _names(self, source: _Source) -> Names:
-        return source.names.union(*(self.names.get(v, NONE) for v in source.variables))
+        names = source.names
+        for variable in source.variables:
+            names |= self.names.get(variable, NONE)
+        return names
 
     def _foreign(self, source: _Source) -> bool:
         return not self.foreign.isdisjoint(source.variables)
@@ -254,11 +268,14 @@ class _Flow:
 def _joined(sources: Iterable[_Source]) -> _Source:
     """What arithmetic makes of several values: an address plus numbers is an address."""
     parts = list(sources)
-    return _Source(
-        NONE.union(*(part.names for part in parts)),
-        NONE.union(*(part.variables for part in parts)),
-        bool(parts) and all(part.constant for part in parts),
-    )
+    if not parts:
+        return _NO_ADDRESS
+    names, variables, constant = parts[0].names, parts[0].variables, parts[0].constant
+    for part in parts[1:]:
+        names |= part.names
+        variables |= part.variables
+        constant = constant and part.constant
+    return _Source(names, variables, constant)
 
 
 def _destinations(issue: Issue) -> Iterator[str]:

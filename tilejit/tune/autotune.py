@@ -583,10 +583,13 @@ def autotune(
 
     def tuned(kernel: JitFunction) -> Autotuned:
         if not isinstance(kernel, JitFunction):
+            given = (
+                f"the function {kernel.__name__}" if inspect.isfunction(kernel) else repr(kernel)
+            )
             raise fault(
                 TuneError,
                 "tune/kernel",
-                f"tile.autotune is given {kernel!r}, expected a kernel",
+                f"tile.autotune is given {given}, expected a kernel",
                 help="write @tile.autotune(...) above @tile.jit",
             )
         return Autotuned(kernel, configs, settings)
