@@ -5,8 +5,8 @@ how good the pick is beside an exhaustive search, and what a second process does
 ``kernels.matmul.matmul_tma`` (check, compile, outputs compared, measure in a child process) and Triton's of its
 persistent TMA product (compile, measure). Imports, data and the CUDA context are there before the clock starts.
 ``second process``: the same call after one such run, with its caches: nothing is compiled or measured.
-``pick``: five tunings of the same configurations; each pick is looked up in an exhaustive search, all 24 timed
-in interleaved blocks.
+``pick``: five tunings of the same configurations; each pick is looked up in an exhaustive search, all 24 sampled
+60 times in interleaved rounds.
 ``compile``: the 24 alone, in threads of one process and over spawned processes.
 """
 
@@ -28,14 +28,11 @@ import torch
 import tilejit as tile
 from tilejit import pipeline
 from tilejit.kernels.matmul import TmaPlan, matmul_tma
-from tilejit.testing import timing
 
 SIZE = 4096
 PEERS = ("tilejit", "triton")
 WALL_REPEATS = 3
 PICK_REPEATS = 5
-ROUNDS = 40
-"""Of the exhaustive search."""
 
 
 def configs() -> list[tile.Config]:
@@ -76,9 +73,9 @@ def operands(size: int = SIZE) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor
     return a, b, torch.empty_like(a)
 
 
-def tune(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, *, store: bool) -> Any:
+def tune(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, **options: Any) -> Any:
     return tile.tune(
-        matmul_tma, a, b, None, out, activation=None, configs=configs(), store=store, progress=False
+        matmul_tma, a, b, None, out, activation=None, configs=configs(), progress=False, **options
     )
 
 
@@ -176,28 +173,20 @@ def _walls() -> Iterator[dict[str, Any]]:
 
 def _picks() -> Iterator[dict[str, Any]]:
     a, b, out = operands()
-    ways = configs()
-
-    def call(plan: TmaPlan) -> Any:
-        return lambda: matmul_tma(a, b, None, out, plan, None)
-
-    picked = [label(ways[tune(a, b, out, store=False).chosen]) for _ in range(PICK_REPEATS)]
-    contenders = {label(config): call(config["plan"]) for config in ways}
-    for contender in contenders.values():
-        contender()
-    exhaustive = timing.interleaved(contenders, ROUNDS)
-    best = min(exhaustive, key=lambda name: exhaustive[name].median)
-    order = sorted(exhaustive, key=lambda name: exhaustive[name].median)
+    names = [label(config) for config in configs()]
+    picked = [names[tune(a, b, out, store=False).chosen] for _ in range(PICK_REPEATS)]
+    exhaustive = tune(a, b, out, store=False, exhaustive=True)
+    times = {name: row.seconds for name, row in zip(names, exhaustive.rows)}
+    order = sorted(names, key=lambda name: times[name].median)
     for name in order:
-        t = exhaustive[name]
+        t = times[name]
         yield {
-            "case": "exhaustive",
-            "contender": name,
-            "median_us": round(t.median * 1e6, 2),
-            "quartiles_us": [round(t.low * 1e6, 2), round(t.high * 1e6, 2)],
-        }
+            "case": "exhaustive", "contender": name, "median_us": round(t.median * 1e6, 2),
+            "interval_us": [round(t.low * 1e6, 2), round(t.high * 1e6, 2)], "samples": t.samples,
+        }  # fmt: skip
+    best = times[order[0]].median
     for repeat, name in enumerate(picked):
-        over = exhaustive[name].median / exhaustive[best].median
+        over = times[name].median / best
         print(f"pick {repeat + 1}: {over:.4f} of the best's time, place {order.index(name) + 1}")
         yield {
             "case": "pick", "contender": "tilejit", "repeat": repeat, "picked": name,

@@ -163,6 +163,9 @@ class TileError(Exception):
         self.diagnostics: tuple[Diagnostic, ...] = tuple(diagnostics)
         super().__init__(self.render())
 
+    def __reduce__(self) -> tuple[type[TileError], tuple[tuple[Diagnostic, ...]]]:
+        return type(self), (self.diagnostics,)
+
     @property
     def codes(self) -> tuple[str, ...]:
         return tuple(d.code for d in self.diagnostics)

@@ -20,7 +20,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, overload
 
@@ -33,7 +33,7 @@ from tilejit.runtime.artifact import ANNOUNCED, Artifact
 from tilejit.runtime.encoding import digest
 from tilejit.runtime.examples import Examples
 from tilejit.runtime.jit import JitFunction
-from tilejit.runtime.variant import Lowered, Options, Source, Variant
+from tilejit.runtime.variant import Accesses, Job, Lowered, Made, Options, Source, Variant
 from tilejit.target import Target
 
 if TYPE_CHECKING:
@@ -166,31 +166,58 @@ class Pipeline:
         options: Options,
         check: Callable[[], checker.Checked],
     ) -> Artifact:
+        key, keyed_on, found = self._looked_up(kernel, lowered, signature, options)
+        if found is None:
+            found = self._made(lowered.function, check, key, keyed_on)
+            _put(found)
+        return _announce(found, lowered)
+
+    def compile_elsewhere(
+        self,
+        kernel: Source,
+        lowered: Lowered,
+        signature: Signature,
+        options: Options,
+        run: Callable[[Job], Made],
+    ) -> tuple[Artifact, Accesses]:
+        key, keyed_on, found = self._looked_up(kernel, lowered, signature, options)
+        with _deep(_deepest(lowered.function)):  # pickling descends, too
+            made = run(CompileJob(lowered.function, key, keyed_on, found is not None))
+        if found is None:
+            assert made.artifact is not None, "neither the disk cache nor the job has it"
+            found = made.artifact
+            _put(found)
+        return _announce(found, lowered), made.accesses
+
+    def _looked_up(
+        self, kernel: Source, lowered: Lowered, signature: Signature, options: Options
+    ) -> tuple[str, Mapping[str, str], Artifact | None]:
+        """The key in the disk cache, its parts, and what is there."""
         start = time.perf_counter()
         with _deep(_deepest(lowered.function)):
             keyed_on = _keyed_on(kernel, lowered, signature, options)
         key = digest(tuple(keyed_on.items()))
         with _timed("cache"):
             entry = cache.get(key)
-        if entry is not None:
-            seconds = time.perf_counter() - start
-            found = Artifact.from_entry(key, entry, "from the disk cache", seconds)
-            if found is not None:
-                return _announce(found, lowered)
-        made = self._build(lowered, check(), key, keyed_on)
-        with _timed("cache"):
-            cache.put(key, made.to_entry())
-        return _announce(replace(made, seconds=time.perf_counter() - start), lowered)
+        if entry is None:
+            return key, keyed_on, None
+        seconds = time.perf_counter() - start
+        return key, keyed_on, Artifact.from_entry(key, entry, "from the disk cache", seconds)
 
-    def _build(
-        self, lowered: Lowered, checked: checker.Checked, key: str, keyed_on: Mapping[str, str]
+    def _made(
+        self,
+        function: nodes.Function,
+        check: Callable[[], checker.Checked],
+        key: str,
+        keyed_on: Mapping[str, str],
     ) -> Artifact:
-        source = self.emit(checked)
-        compiled, fresh = self._compile_text(source, lowered.function.target)
+        start = time.perf_counter()
+        source = self.emit(check())
+        compiled, fresh = self._compile_text(source, function.target)
         return Artifact(
-            kernel=lowered.function.name,
+            kernel=function.name,
             entry=source.entry,
-            target=lowered.function.target,
+            target=function.target,
             cubin=compiled.cubin,
             ptx=compiled.ptx,
             cuda=source.text,
@@ -205,6 +232,7 @@ class Pipeline:
             origin=f"compiled by NVRTC {_nvrtc_version()}"
             if fresh
             else "same text as another variant",
+            seconds=time.perf_counter() - start,
         )
 
     def _compile_text(self, source: cuda.Source, target: str) -> tuple[nvrtc.Compiled, bool]:
@@ -315,6 +343,39 @@ def _generated(variant: Variant) -> list[kernel_page.Stage]:
         Stage("PTX", tuple(stages.ptx(variant.ptx))),
         disassembled,
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class CompileJob:
+    """``runtime.variant.Job``. Only IR travels, so a kernel of a notebook or a closure does as any other.
+    ``compiled``: all but what the kernel accesses is known."""
+
+    function: nodes.Function
+    key: str
+    keyed_on: Mapping[str, str]
+    compiled: bool
+
+    @staticmethod
+    def prepare() -> None:
+        from tilejit import cuda, families  # noqa: F401 (loaded, not used)
+        from tilejit.tile import checker, global_accesses  # noqa: F401
+
+        nvrtc.version()
+
+    def check(self) -> checker.Checked:
+        return STEPS.check(Lowered(self.function, (), ()))
+
+    def compile(self, checked: checker.Checked) -> Made:
+        accesses = STEPS.accesses(checked)
+        if self.compiled:
+            return Made(None, accesses)
+        artifact = STEPS._made(self.function, lambda: checked, self.key, self.keyed_on)
+        return Made(artifact, accesses)
+
+
+def _put(artifact: Artifact) -> None:
+    with _timed("cache"):
+        cache.put(artifact.key, artifact.to_entry())
 
 
 def _keyed_on(

@@ -1,16 +1,18 @@
-"""Configs that cannot work are found before anything is compiled, each with its reason."""
+"""Configs that cannot work are found, each with its reason, the same whoever checks the contracts."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 
 import tilejit as tile
-from tests.runtime.fakes import cuda_tensor, gpu
-from tests.runtime.fakes import jit as fake_jit
+from tests.runtime.fakes import cuda_tensor, gpu, jit
 from tests.tune.fake_tuning import Steps
 from tilejit import T
+from tilejit.pipeline import Pipeline
 from tilejit.runtime import torch_glue
+from tilejit.tune.compiling import ContractsBroken, Processes, Threads
 from tilejit.tune.prune import Call, Pruning
 
 
@@ -33,14 +35,43 @@ def stage(
 
 
 def pruned(
-    kernel: Any, configs: list[tile.Config], grid: Any = None, prune: Any = None, **values: Any
+    kernel: Any,
+    configs: list[tile.Config],
+    grid: Any = None,
+    prune: Any = None,
+    compiler: Threads | None = None,
+    **values: Any,
 ) -> Any:
+    """``compiler``: checks the contracts; None: they are checked here, and nothing is compiled."""
     call = Call(kernel, grid, values, torch_glue.CPU, "sm_90a")
     pruning = Pruning(call, tuple(configs), {}, prune)
-    return [c.number for c in pruning.candidates()], pruning
+    if compiler is None:
+        return [c.number for c in pruning.candidates()], pruning
+    started = [(c.number, compiler.submit(c.variant)) for c in pruning.programs()]
+    left = []
+    for number, future in started:
+        error = future.exception(60)
+        if isinstance(error, ContractsBroken):
+            pruning.refuse(number, error.error)
+        else:
+            assert error is None
+            left.append(number)
+    return left, pruning
 
 
-def test_each_config_that_cannot_work_has_its_reason() -> None:
+@pytest.fixture(params=[None, Threads, Processes], ids=["here", "threads", "processes"])
+def compiler(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> Iterator[Threads | None]:
+    monkeypatch.setenv("TILEJIT_CACHE_DIR", str(tmp_path))
+    made = None if request.param is None else request.param(1)
+    yield made
+    if made is not None:
+        made.close()
+
+
+def test_each_config_that_cannot_work_has_its_reason(compiler: Threads | None) -> None:
+    kernel = jit(stage.__wrapped__, Pipeline())  # type: ignore[arg-type]
     configs = [
         tile.Config(BLOCK=128),
         tile.Config(BLOCK=2048),
@@ -54,7 +85,7 @@ def test_each_config_that_cannot_work_has_its_reason() -> None:
         tile.Config(BLOCK=256),
     ]  # fmt: skip
     left, found = pruned(
-        stage, configs, X=torch.zeros(1024),
+        kernel, configs, X=torch.zeros(1024), compiler=compiler,
         prune=lambda config, args: "96 is odd" if config["BLOCK"] == 96 else args["X"].numel() < 9,
     )  # fmt: skip
     assert left == [0, 9]
@@ -67,20 +98,24 @@ def test_each_config_that_cannot_work_has_its_reason() -> None:
     assert "max_registers_per_thread" in reasons[6]
     assert reasons[7] == "the same program as #0 (BLOCK=128)"
     assert reasons[8] == "96 is odd"
-    assert not any(v.compiled for v in stage.variants)
+    assert [v.compiled for v in kernel.variants].count(True) == (0 if compiler is None else 2)
 
 
-def test_a_grid_that_is_no_multiple_of_the_cluster() -> None:
+@pytest.mark.parametrize("where", [None, Threads, Processes])
+def test_a_grid_that_is_no_multiple_of_the_cluster(where: Any) -> None:
     def k(X: T.Tensor(("N",)), BLOCK: T.constexpr): ...
 
     with gpu():
-        kernel = fake_jit(k, Steps())
+        kernel = jit(k, Steps())
         configs = [
             tile.Config(BLOCK=1, cluster=2),
             tile.Config(BLOCK=1, cluster=4),
             tile.Config(BLOCK=2),
         ]
-        left, found = pruned(kernel, configs, grid=lambda a: 6 * a["BLOCK"], X=cuda_tensor(8))
+        compiler = None if where is None else where(1)
+        left, found = pruned(
+            kernel, configs, grid=lambda a: 6 * a["BLOCK"], compiler=compiler, X=cuda_tensor(8)
+        )
     assert left == [0, 2] and "no multiple of the cluster" in found.reasons[1]
 
 
@@ -90,7 +125,7 @@ def test_launch_options_of_one_config_stay_its_own() -> None:
     def k(X: T.Tensor(("N",)), BLOCK: T.constexpr): ...
 
     with gpu():
-        kernel = fake_jit(k, Steps())
+        kernel = jit(k, Steps())
         configs = [
             tile.Config(BLOCK=1, cluster=2, cooperative=True),
             tile.Config(BLOCK=1),
@@ -109,3 +144,11 @@ def test_true_from_prune_is_out_and_its_errors_pass() -> None:
     assert left == [] and found.reasons == {0: "refused by prune"}
     with pytest.raises(KeyError):
         pruned(stage, [tile.Config(BLOCK=32)], X=torch.zeros(64), prune=lambda c, a: a["missing"])
+
+
+def test_the_grid_is_told_before_the_contracts(compiler: Threads | None) -> None:
+    """So that the reason does not depend on where contracts are checked."""
+    configs = [tile.Config(BLOCK=128, ROWS=1024, cluster=3), tile.Config(BLOCK=128, ROWS=1024)]
+    left, found = pruned(stage, configs, grid=8, compiler=compiler, X=torch.zeros(1024))
+    assert left == [] and "no multiple of the cluster" in found.reasons[0]
+    assert found.reasons[1].startswith("tile/shared-memory")

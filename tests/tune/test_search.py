@@ -328,3 +328,25 @@ def test_progress_tells_stage_and_best() -> None:
     assert [(p.done, p.total) for p in trials] == [(1, 3), (2, 3), (3, 3)]
     assert told[-1].best == outcome.best
     assert told[-1].best_seconds == pytest.approx(1e-4, rel=0.2)
+
+
+# --- everyone
+
+
+def test_an_exhaustive_search_samples_all_as_often() -> None:
+    costs = [1e-3, 1.02e-3, 1e-1, *[2e-3] * 9]
+    fake = Fake(costs, noise=0.005)
+    outcome = run(fake, exhaustive=True)
+    assert outcome.best == 0 and not outcome.dropped and set(outcome.measured) == set(range(12))
+    assert {known.samples for known in outcome.measured.values()} == {searching.FINAL_ROUNDS}
+    assert set(fake.calls) == {tuple(range(12))}
+
+
+def test_an_exhaustive_search_ends_with_its_budget_and_without_what_breaks() -> None:
+    ticks = iter(range(100))
+    fake = Fake([1e-4, 1.1e-4, 1.2e-4], breaks_at={0: 1})
+    outcome = run(fake, exhaustive=True, budget_s=8.0, clock=lambda: next(ticks))
+    assert outcome.best == 1 and outcome.failed == {0: "an illegal address"}
+    assert outcome.measured[1].samples < searching.FINAL_ROUNDS
+    nobody = run(Fake([1e-4], broken={0: "hangs"}), exhaustive=True)
+    assert nobody.best is None

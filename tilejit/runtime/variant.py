@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -55,6 +55,27 @@ class Accesses(Protocol):
     def elsewhere(self) -> bool: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What a compilation in another process gives; no artifact where the disk cache had one."""
+
+    artifact: Artifact | None
+    accesses: Accesses
+
+
+class Job(Protocol):
+    """What is left to do of a kernel's compilation. It can be pickled, and done by another process."""
+
+    def check(self) -> Any:
+        """The checked function; raises with every broken contract."""
+
+    def compile(self, checked: Any) -> Made: ...
+
+    @staticmethod
+    def prepare() -> None:
+        """Loads what the steps need, in a process that waits for its first job."""
+
+
 class Workload(Protocol):
     """What one CTA of a launch asks of its multiprocessor, counted; see ``tile.work.Work``."""
 
@@ -98,6 +119,16 @@ class Steps(Protocol):
         self, kernel: Source, lowered: Lowered, signature: Signature, options: Options, check: Any
     ) -> Artifact:
         """From the disk cache, or by ``check()``, emission and NVRTC."""
+
+    def compile_elsewhere(
+        self,
+        kernel: Source,
+        lowered: Lowered,
+        signature: Signature,
+        options: Options,
+        run: Callable[[Job], Made],
+    ) -> tuple[Artifact, Accesses]:
+        """From the disk cache as far as that has it, the rest by ``run(job)``."""
 
     def simulate(
         self,
@@ -202,6 +233,9 @@ class Variant:
 
     @property
     def _accessed(self) -> Accesses:
+        known = self._accesses  # without the lock, which a thread that compiles holds for long
+        if known is not None:
+            return known
         with self.lock:
             if self._accesses is None:
                 self._accesses = self.steps.accesses(self.checked)
@@ -221,6 +255,15 @@ class Variant:
                     self.source, self.lowered, self.signature, self.options, lambda: self.checked
                 )
             return self._artifact
+
+    def compile_elsewhere(self, run: Callable[[Job], Made]) -> None:
+        """Gets the compiled kernel and what it accesses by ``run``, in another process, say. ``checked`` is
+        not made by this: who asks for it waits for another check."""
+        with self.lock:
+            if self._artifact is None:
+                self._artifact, self._accesses = self.steps.compile_elsewhere(
+                    self.source, self.lowered, self.signature, self.options, run
+                )
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Writes the compiled kernel to one file, from which ``tile.load(path)`` launches it without its

@@ -555,6 +555,7 @@ def autotune(
     tolerance: float | None = None,
     timeout_s: float | None = 10.0,
     budget_s: float | None = None,
+    exhaustive: bool = False,
     group: Any = None,
     progress: bool | None = None,
     store: bool = True,
@@ -572,13 +573,14 @@ def autotune(
     config is compared with, within ``tolerance`` (relative; None: by dtype). Without one, configs are compared with each other.
 
     ``timeout_s``: for one run of a config; measuring takes place in another process, which a hanging kernel
-    does not survive. None: in this one. ``budget_s``: take the best that was found by then. ``group``: a
+    does not survive. None: in this one. ``budget_s``: take the best that was found by then.
+    ``exhaustive``: measure every config fully, none is dropped for being slow. ``group``: a
     ``torch.distributed`` group (True: the default one) whose ranks share the work and agree on the result.
     ``progress``: a bar by tqdm; None: where somebody looks. ``store``: keep results on disk.
     """
     settings = Settings(
         _names(key), prune, dict(heuristics or {}), bucket, reference, tolerance, timeout_s, budget_s,
-        group, progress, store,
+        exhaustive, group, progress, store,
     )  # fmt: skip
 
     def tuned(kernel: JitFunction) -> Autotuned:

@@ -4,26 +4,20 @@
 it, that candidate failed, the process is killed, and the next request starts another, which is given the
 same arguments and candidates. A worker stays when a tuning is over and serves the next one.
 
-Not here: the process itself (``worker``), staging memory and comparing (``measuring``).
+Not here: the process itself (``worker``, ``child``), staging memory and comparing (``measuring``).
 """
 
 from __future__ import annotations
 
 import atexit
 import os
-import signal
-import socket
-import subprocess
-import sys
-import tempfile
 import threading
 from collections.abc import Sequence
-from contextlib import suppress
-from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 from tilejit.runtime.plan import Grid
+from tilejit.tune import child
+from tilejit.tune.child import Child
 from tilejit.tune.search import ConfigFailed
 from tilejit.tune.worker import (
     Close,
@@ -39,11 +33,9 @@ from tilejit.tune.worker import (
     Running,
 )
 
-COMMAND = (sys.executable, "-P", "-m", "tilejit.tune.worker")
+COMMAND = child.command("tilejit.tune.worker")
 _START_SECONDS = 60.0
 """For the first answer: the process starts, makes a context, and copies the arguments."""
-_REAP_SECONDS = 10.0
-_TOLD_CHARACTERS = 400
 
 
 class MeasuringRefused(Exception):
@@ -58,41 +50,12 @@ class WorkerLost(Exception):
         self.reason, self.candidate = reason, candidate
 
 
-class WorkerProcess:
-    """One child and the socket to it. ``waited``: it has served before, and may close for lack of work."""
+class WorkerProcess(Child):
+    """A child that measures. ``waited``: it has served before, and may close for lack of work."""
 
     def __init__(self, command: Sequence[str]):
-        ours, theirs = socket.socketpair()
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115 (as long as the process)
-        try:
-            self.process = subprocess.Popen(
-                [*command, str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=self._said,
-                process_group=0,  # an interrupt from the keyboard is for the user's process to handle
-                env={**os.environ, "PYTHONPATH": _python_path()},
-            )
-        except OSError:
-            ours.close()
-            self._said.close()
-            raise
-        finally:
-            theirs.close()
-        self._connection = Connection(ours.detach())
+        super().__init__(command)
         self.waited = False
-        # Whenever it ends, somebody has waited for it: no zombie stays.
-        threading.Thread(target=self.process.wait, daemon=True).start()
-
-    @property
-    def alive(self) -> bool:
-        return self.process.poll() is None
-
-    def send(self, request: Request) -> None:
-        """If the process is gone, ``receive`` finds out."""
-        with suppress(OSError):
-            self._connection.send(request)
 
     def receive(self, timeout_s: float) -> Reply:
         """The reply. Each turn of a candidate may take ``timeout_s``; then, or if the process ends
@@ -100,51 +63,16 @@ class WorkerProcess:
         candidate: int | None = None
         while True:
             try:
-                if not self._connection.poll(timeout_s):
+                if not self.connection.poll(timeout_s):
                     self.kill()
                     reason = f"it did not end within {timeout_s:g} s: it hangs, or is far too slow"
                     raise WorkerLost(reason, candidate)
-                reply: Reply = self._connection.recv()
+                reply: Reply = self.connection.recv()
             except (EOFError, OSError):
-                raise self._lost(candidate) from None
+                raise WorkerLost(f"the measuring process {self.ended()}", candidate) from None
             if not isinstance(reply, Running):
                 return reply
             candidate = reply.candidate
-
-    def kill(self) -> None:
-        """Ends the process whatever it does."""
-        with suppress(OSError):
-            self.process.kill()
-        with suppress(subprocess.TimeoutExpired):
-            self.process.wait(_REAP_SECONDS)
-        self._connection.close()
-        self._said.close()
-
-    def leave(self) -> None:
-        """Lets go of a process that is another's: this one was forked from its parent."""
-        self._connection.close()
-        self._said.close()
-
-    def _lost(self, candidate: int | None) -> WorkerLost:
-        with suppress(subprocess.TimeoutExpired):
-            self.process.wait(_REAP_SECONDS)
-        code = self.process.poll()
-        self._said.seek(0)
-        told = self._said.read().decode(errors="replace").strip()[-_TOLD_CHARACTERS:]
-        self.kill()
-        how = f"with status {code}"
-        if code is not None and code < 0:
-            how = f"by {signal.Signals(-code).name}"
-        return WorkerLost(
-            f"the measuring process was ended {how}{': ' if told else ''}{told}", candidate
-        )
-
-
-def _python_path() -> str:
-    """So that the child finds this very tilejit, whatever its directory and ours."""
-    package = str(Path(__file__).parents[2])
-    others = os.environ.get("PYTHONPATH")
-    return os.pathsep.join([package, others] if others else [package])
 
 
 # --- workers that wait for the next tuning

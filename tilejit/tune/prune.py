@@ -1,8 +1,9 @@
-"""Which configs cannot work for a call, and why: decided before any of them is compiled.
+"""Which configs cannot work for a call, and why: decided before the one in question is compiled.
 
 In this order, the first reason counts: heuristics and the user's ``prune``; the launch and the arguments
-(blocks, clusters, types); the kernel's lowering and every contract, shared memory and register budgets among
-them; a grid that is no multiple of the cluster. Configs that lower to the same program are tuned once.
+(blocks, clusters, types); the kernel's lowering; a grid that is no multiple of the cluster; every contract,
+shared memory and register budgets among them. Configs that lower to the same program are tuned once. What is
+the user's is asked first, for all configs, so that the rest can be done in another thread.
 Not here: what only running shows (``search``).
 """
 
@@ -83,6 +84,14 @@ class Candidate:
     grid: tuple[int, int, int] | None
 
 
+@dataclass(frozen=True)
+class _Considered:
+    number: int
+    config: Config
+    applied: Applied
+    grid: tuple[int, int, int] | None
+
+
 @dataclass
 class Pruning:
     """Candidates of a call, one after another; ``reasons`` fills with those that are none, by number.
@@ -98,18 +107,45 @@ class Pruning:
     _programs: dict[str, int] = field(default_factory=dict)
 
     def candidates(self) -> Iterator[Candidate]:
+        """Configs that keep every contract."""
+        for candidate in self.programs():
+            try:
+                _ = candidate.variant.checked
+            except TileError as error:
+                self.refuse(candidate.number, error)
+            else:
+                yield candidate
+
+    def programs(self) -> Iterator[Candidate]:
+        """Configs with nothing against them but, maybe, contracts: who checks those tells ``refuse``."""
+        for considered in self.considered:
+            found = self._lowered(considered)
+            if isinstance(found, Candidate):
+                yield found
+            else:
+                self.reasons[considered.number] = found
+
+    def refuse(self, number: int, error: TileError) -> None:
+        self.reasons[number] = reason_of(error)
+
+    @cached_property
+    def considered(self) -> tuple[_Considered, ...]:
+        """Configs that the user has nothing against, with their launches."""
+        found = []
         for number, config in enumerate(self.configs):
             if not self.takes(number):
                 continue
             applied = apply(config, self.call, self.heuristics)
             reason = self._users(config)
             if reason is None:
-                found = self._looked_at(number, config, applied)
-                if isinstance(found, Candidate):
-                    yield found
+                try:
+                    grid = applied.entry.evaluate(applied.keywords)
+                    found.append(_Considered(number, config, applied, grid))
                     continue
-                reason = found
+                except TileError as error:
+                    reason = reason_of(error)
             self.reasons[number] = reason
+        return tuple(found)
 
     def _users(self, config: Config) -> str | None:
         """Why the user's function refuses a config; None: it does not."""
@@ -120,18 +156,17 @@ class Pruning:
             return answer or None
         return "refused by prune" if answer else None
 
-    def _looked_at(self, number: int, config: Config, applied: Applied) -> Candidate | str:
+    def _lowered(self, considered: _Considered) -> Candidate | str:
+        number, config, applied = considered.number, considered.config, considered.applied
         try:
-            grid = applied.entry.evaluate(applied.keywords)
             target = self.call.target if self.call.described else None
             variant = described(applied.entry, applied.keywords, target)
             same = self._programs.setdefault(digest(variant.ir, variant.target), number)
             if same != number:
                 return f"the same program as #{same} ({self.configs[same]!r})"
-            _ = variant.checked  # raises with every broken contract
         except TileError as error:
             return reason_of(error)
-        cluster = variant.function.launch.cluster
+        grid, cluster = considered.grid, variant.function.launch.cluster
         if grid is not None and cluster is not None and any(g % c for g, c in zip(grid, cluster)):
             return f"the grid of {grid} CTAs is no multiple of the cluster of {cluster}"
         return Candidate(number, config, applied, variant, grid)

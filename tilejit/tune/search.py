@@ -7,6 +7,7 @@
    long as the best and too long to be sampled often.
 2. *Halving.* All that are left are sampled in interleaved rounds. After each the worse half by median goes, but
    for those whose 95 % interval touches the best's, until ``FINALISTS`` are left or ``HALVINGS`` were done.
+   ``exhaustive``: nobody goes, all are sampled as often as finalists may be, and the finals are left out.
 3. *Finals.* The best meets each other finalist in interleaved pairs, until the interval of the median ratio does
    not hold 1, is narrower than ``TIE``, or ``FINAL_ROUNDS`` were spent. A tie goes to the candidate that
    ``prefer`` puts first.
@@ -178,16 +179,20 @@ def search(
     reference: bool = False,
     prefer: Callable[[int], Any] = lambda candidate: candidate,
     budget_s: float | None = None,
+    exhaustive: bool = False,
     progress: Callable[[Progress], None] = lambda progress: None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Outcome:
     """The fastest of ``total`` candidates that arrive.
 
     ``reference``: the measurer has right outputs to compare with. ``prefer``: sorts candidates that are equally
-    fast. ``budget_s``: after so many seconds the best so far is taken, as soon as there is one. Raises
+    fast. ``budget_s``: after so many seconds the best so far is taken, as soon as there is one.
+    ``exhaustive``: none is dropped for being slow, and all are sampled ``FINAL_ROUNDS`` times. Raises
     ``TuneError`` (``tune/outputs-differ``) when no group of agreeing outputs is the largest.
     """
-    return _Search(measure, arrivals, total, reference, prefer, budget_s, progress, clock).run()
+    return _Search(
+        measure, arrivals, total, reference, prefer, budget_s, exhaustive, progress, clock
+    ).run()
 
 
 @dataclass(slots=True)
@@ -198,6 +203,7 @@ class _Search:
     reference: bool
     prefer: Callable[[int], Any]
     budget_s: float | None
+    exhaustive: bool
     progress: Callable[[Progress], None]
     clock: Callable[[], float]
     start: float = 0.0
@@ -218,9 +224,12 @@ class _Search:
         self.start = self.clock()
         self._trials()
         self._keep_largest_group()
-        self._drop_hopeless()
-        self._halving()
-        best, tied = self._finals()
+        if self.exhaustive:
+            best, tied = self._everyone()
+        else:
+            self._drop_hopeless()
+            self._halving()
+            best, tied = self._finals()
         return self._outcome(best, tied)
 
     def _outcome(self, best: int | None, tied: tuple[int, ...]) -> Outcome:
@@ -283,7 +292,7 @@ class _Search:
             try:
                 candidate = self.arrivals.get_nowait()
             except queue.Empty:
-                if self._heat():
+                if not self.exhaustive and self._heat():
                     continue
                 try:
                     left = self._left_s() if self.alive else None
@@ -426,6 +435,25 @@ class _Search:
             self.taken += sum(map(len, taken.values()))
             return taken
         return {}
+
+    # --- everyone
+
+    def _everyone(self) -> tuple[int | None, tuple[int, ...]]:
+        """The least median of all, in rounds that all took part in, and who is within ``TIE`` of it."""
+        steps = FINAL_ROUNDS // FINAL_STEP_ROUNDS
+        for step in range(steps):
+            if self._spent() and step:
+                break
+            for candidate, samples in self._sample(list(self.alive), FINAL_STEP_ROUNDS).items():
+                self.samples.setdefault(candidate, []).extend(samples)
+            self._tell("halving", step + 1, steps)
+        medians = {c: interval(self.samples[c]).median for c in self.alive if self.samples.get(c)}
+        if not medians:
+            return None, ()
+        least = min(medians.values())
+        close = [c for c, median in medians.items() if median < (1 + TIE) * least]
+        chosen = min(close, key=self.prefer)
+        return chosen, tuple(c for c in close if c != chosen)
 
     # --- finals
 

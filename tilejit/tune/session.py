@@ -1,21 +1,24 @@
 """One tuning of one call: from its configs to a report.
 
-Every config is lowered and checked, in order; each that may work is compiled beside that. When all are
-checked it is known which tensors may be written, and the search begins with what is compiled by then.
-Without a GPU the same candidates are compiled and ranked by the model.
+A thread lowers the configs in order, and each that may work is checked and compiled beside that. The search
+begins when the first has been checked, for the tensors that it reads and writes, with what is compiled
+by then. Should a later one access others, the measuring begins anew, for both. Without a GPU the same
+candidates are compiled and ranked by the model.
 Not here: when a tuning takes place and what becomes of its result (``autotune``).
 """
 
 from __future__ import annotations
 
+import contextvars
 import datetime
 import queue
 import threading
 import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tilejit import ScalarArg, TensorArg
@@ -30,7 +33,7 @@ from tilejit.tune.key import Bucket, Key
 from tilejit.tune.progress import shown
 from tilejit.tune.prune import Call, Candidate, Heuristics, Prune, Pruning, reason_of
 from tilejit.tune.report import Report, Row, Uses
-from tilejit.tune.search import Arrivals, Outcome, Progress, search
+from tilejit.tune.search import Arrivals, Outcome, Progress, Trial, search
 
 if TYPE_CHECKING:
     from tilejit.tune.measuring import Measurement
@@ -48,6 +51,7 @@ class Settings:
     tolerance: float | None = None
     timeout_s: float | None = 10.0
     budget_s: float | None = None
+    exhaustive: bool = False
     group: Any = None
     progress: bool | None = None
     store: bool = True
@@ -73,52 +77,123 @@ class Task:
 
 
 class _Compilation:
-    """Candidates being compiled, on their way to what measures them: ``arrivals`` are the numbers of those that
-    it has been given, then None."""
+    """Candidates on their way from the configs to what measures them: ``arrivals`` are the numbers of those
+    that it has been given, then None. A thread lowers; the compiler's threads tell what became of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, pruning: Pruning, compiler: compiling.Threads):
+        self.pruning = pruning
         self.arrivals: Arrivals = queue.SimpleQueue()
         self.candidates: dict[int, Candidate] = {}
         self.failed: dict[int, str] = {}
         self.compiled: list[int] = []
         self.seconds = 0.0
+        self._compiler = compiler
         self._start = time.monotonic()
-        self._lock = threading.Lock()
-        self._measure: Measurement | None = None
-        self._submitted: int | None = None
-
-    def submit(self, pruning: Pruning, executor: Executor) -> None:
-        """Checks all configs and has those compiled that may work."""
-        compiling.compile_all(
-            self._noted(pruning), executor, ready=self._ready, failed=self._failed
+        self._lock = threading.RLock()
+        self._measure: _Covered | None = None
+        self._unsettled = 1
+        """Candidates being compiled, and the lowering of more."""
+        self._begun, self._over = threading.Event(), threading.Event()
+        self._stopped = False
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(
+            target=contextvars.copy_context().run, args=(self._lower,), name="tilejit-lower"
         )
-        with self._lock:
-            self._submitted = len(self.candidates)
+        self._thread.start()
 
-    def _noted(self, pruning: Pruning) -> Iterator[tuple[int, Variant]]:
-        for candidate in pruning.candidates():
-            self.candidates[candidate.number] = candidate
-            yield candidate.number, candidate.variant
+    def begun(self) -> bool:
+        """Waits until a candidate has been checked; False: none works."""
+        self._begun.wait()
+        self.raise_errors()
+        return bool(self.candidates)
 
-    def feed(self, measure: Measurement) -> None:
-        """Gives it all that is ready, and from now on each that becomes ready."""
+    def wait(self) -> None:
+        """Until all are compiled."""
+        self._over.wait()
+        self.raise_errors()
+
+    def raise_errors(self) -> None:
+        """What the lowering met with that is no config's fault."""
+        if self._error is not None:
+            raise self._error
+
+    def stop(self) -> None:
+        """Nothing more is lowered, or told of what is being compiled."""
+        self._stopped = True
+        self._thread.join()
+
+    def accessed(self) -> _Accessed:
+        """By the candidates that are known to work by now."""
         with self._lock:
+            known = (next(iter(self.candidates)), *self.compiled)
+        return _Accessed.by([self.candidates[number].variant for number in known])
+
+    def feed(self, measure: _Covered | None) -> None:
+        """Gives it all that is ready, and from now on each that becomes ready. None: nobody."""
+        with self._lock:
+            self.arrivals = queue.SimpleQueue()
             self._measure = measure
             for number in self.compiled:
                 self._hand_over(number)
-            self._end()
+            self._tell_end()
 
-    def _ready(self, number: int, _variant: Variant) -> None:
-        with self._lock:
-            self.seconds = time.monotonic() - self._start
-            self.compiled.append(number)
-            self._hand_over(number)
-            self._end()
+    # --- in the thread that lowers
 
-    def _failed(self, number: int, reason: str) -> None:
+    def _lower(self) -> None:
+        try:
+            for candidate in self.pruning.programs():
+                if self._stopped:
+                    break
+                self._submit(candidate)
+        except BaseException as error:
+            self._error = error
+        finally:
+            self._begun.set()
+            self._settle()
+
+    def _submit(self, candidate: Candidate) -> None:
+        """The first is checked here: measuring gets ready while it compiles."""
+        if not self._begun.is_set() and not self._keeps_contracts(candidate):
+            return
         with self._lock:
-            self.failed[number] = reason
-            self._end()
+            self.candidates[candidate.number] = candidate
+            self._unsettled += 1
+        self._begun.set()
+        self._compiler.submit(candidate.variant).add_done_callback(
+            partial(self._done, candidate.number)
+        )
+
+    def _keeps_contracts(self, candidate: Candidate) -> bool:
+        try:
+            _ = candidate.variant.written
+        except TileError as error:
+            self.pruning.refuse(candidate.number, error)
+            return False
+        return True
+
+    # --- in any thread
+
+    def _done(self, number: int, compiled: Future[None]) -> None:
+        if compiled.cancelled() or self._stopped:
+            return
+        error = compiled.exception()
+        with self._lock:
+            if error is None:
+                self.seconds = time.monotonic() - self._start
+                self.compiled.append(number)
+                self._hand_over(number)
+            elif isinstance(error, compiling.ContractsBroken):
+                self.pruning.refuse(number, error.error)
+            else:
+                self.failed[number] = _why(error)
+            self._settle()
+
+    def _settle(self) -> None:
+        with self._lock:
+            self._unsettled -= 1
+            self._tell_end()
+        if not self._unsettled:
+            self._over.set()
 
     def _hand_over(self, number: int) -> None:
         if self._measure is not None:
@@ -126,24 +201,30 @@ class _Compilation:
             self._measure.add(number, candidate.variant, candidate.grid)
             self.arrivals.put(number)
 
-    def _end(self) -> None:
-        over = len(self.compiled) + len(self.failed) == self._submitted
-        if over and self._measure is not None:
+    def _tell_end(self) -> None:
+        if not self._unsettled and self._measure is not None:
             self.arrivals.put(None)
 
 
+def _why(error: BaseException) -> str:
+    if isinstance(error, TileError):
+        return reason_of(error)
+    if isinstance(error, compiling.NotCompiled):
+        return str(error)
+    return f"{type(error).__name__}: {error}"
+
+
 @contextmanager
-def _compiled(
-    task: Task, share: Container[int]
-) -> Iterator[tuple[_Compilation, Pruning, Executor]]:
-    """The candidates, all checked; leaving waits for what is being compiled and drops what is not begun."""
-    compilation, pruning = _Compilation(), task.pruning(share)
-    executor = compiling.threads()
+def _compiling(task: Task, share: Container[int]) -> Iterator[_Compilation]:
+    """The candidates, on their way. Leaving drops what is not begun."""
+    pruning = task.pruning(share)
+    compiler = compiling.compiler(len(pruning.considered))
+    compilation = _Compilation(pruning, compiler)
     try:
-        compilation.submit(pruning, executor)
-        yield compilation, pruning, executor
+        yield compilation
     finally:
-        executor.shutdown(wait=True, cancel_futures=True)
+        compilation.stop()
+        compiler.close()
 
 
 # --- with a GPU
@@ -153,45 +234,111 @@ def measured(task: Task, share: Sequence[int]) -> Report:
     """The report of a search among the configs at the positions of ``share``; ``chosen`` is None when none works."""
     start = time.monotonic()
     kernel, labels = task.call.kernel.__name__, lambda n: repr(task.configs[n])
+    outcome, notes = _NOTHING_RAN, tuple[str, ...]()
     with (
         shown(task.settings.progress, kernel, labels) as show,
-        _compiled(task, share) as (compilation, pruning, _),
+        _compiling(task, share) as compilation,
     ):
-        if not compilation.candidates:
-            return _report(task, share, compilation, pruning, _NOTHING_RAN, ())
-        measure = _measure(task, [c.variant for c in compilation.candidates.values()])
-        try:
-            compilation.feed(measure)
-            outcome = _searched(task, compilation, measure, time.monotonic() - start, show)
-            notes = measure.notes
-        finally:
-            measure.close()
-    return _report(task, share, compilation, pruning, outcome, notes)
+        if compilation.begun():
+            outcome, notes = _searched(task, compilation, start, show)
+        compilation.raise_errors()
+    return _report(task, share, compilation, outcome, notes)
 
 
 def _searched(
-    task: Task,
-    compilation: _Compilation,
-    measure: Measurement,
-    spent_s: float,
-    show: Callable[[Progress], None],
-) -> Outcome:
+    task: Task, compilation: _Compilation, start: float, show: Callable[[Progress], None]
+) -> tuple[Outcome, tuple[str, ...]]:
+    """What the search found, and notes about how it was measured."""
     budget_s = task.settings.budget_s
-    return search(
-        measure,
-        compilation.arrivals,
-        len(compilation.candidates),
-        reference=task.settings.reference is not None,
-        prefer=lambda number: _appetite(compilation.candidates[number]),
-        budget_s=None if budget_s is None else max(0.0, budget_s - spent_s),
-        progress=show,
-    )
+    while True:
+        accessed = compilation.accessed()
+        measure = _Covered(_measure(task, accessed), accessed, compilation.raise_errors)
+        try:
+            compilation.feed(measure)
+            outcome = search(
+                measure,
+                compilation.arrivals,
+                len(compilation.pruning.considered),
+                reference=task.settings.reference is not None,
+                prefer=lambda number: _appetite(compilation.candidates[number]),
+                exhaustive=task.settings.exhaustive,
+                budget_s=None
+                if budget_s is None
+                else max(0.0, budget_s - time.monotonic() + start),
+                progress=show,
+            )
+            return outcome, measure.measure.notes
+        except _Widened:
+            continue
+        finally:
+            compilation.feed(None)
+            measure.close()
+
+
+@dataclass(frozen=True)
+class _Accessed:
+    """Tensors that some candidate may write, and read. ``anything``: see ``Variant.follows_addresses``."""
+
+    written: frozenset[str]
+    read: frozenset[str]
+    anything: bool
+
+    @staticmethod
+    def by(variants: Sequence[Variant]) -> _Accessed:
+        return _Accessed(
+            frozenset[str]().union(*(v.written for v in variants)),
+            frozenset[str]().union(*(v.read for v in variants)),
+            any(v.follows_addresses for v in variants),
+        )
+
+    def covers(self, variant: Variant) -> bool:
+        if self.anything:
+            return True
+        within = variant.written <= self.written and variant.read <= self.read
+        return within and not variant.follows_addresses
+
+
+class _Widened(Exception):
+    """A candidate accesses more than what measures was made for."""
+
+
+@dataclass(frozen=True)
+class _Covered:
+    """A ``search.Measure`` that runs only what it was made for. ``look``: raises what is to end the search."""
+
+    measure: Measurement
+    accessed: _Accessed
+    look: Callable[[], None]
+    _beyond: set[int] = field(default_factory=set)
+
+    def add(
+        self, candidate: int, variant: Variant, grid: tuple[int, int, int] | None = None
+    ) -> None:
+        if self.accessed.covers(variant):
+            self.measure.add(candidate, variant, grid)
+        else:
+            self._beyond.add(candidate)
+
+    def trial(self, candidate: int) -> Trial:
+        self.look()
+        if candidate in self._beyond:
+            raise _Widened
+        return self.measure.trial(candidate)
+
+    def differs(self, candidate: int, other: int | None) -> str | None:
+        return self.measure.differs(candidate, other)
+
+    def sample(self, candidates: Sequence[int], rounds: int) -> dict[int, list[float]]:
+        return self.measure.sample(candidates, rounds)
+
+    def close(self) -> None:
+        self.measure.close()
 
 
 _NOTHING_RAN = Outcome(None, {}, {}, {}, {}, (), 0, 0, 0.0)
 
 
-def _measure(task: Task, variants: Sequence[Variant]) -> Measurement:
+def _measure(task: Task, accessed: _Accessed) -> Measurement:
     from tilejit.tune import measuring  # with torch, which decorating a kernel does not need
 
     call, settings = task.call, task.settings
@@ -199,9 +346,9 @@ def _measure(task: Task, variants: Sequence[Variant]) -> Measurement:
         [p.name for p in call.kernel.params],
         call.values,
         device=call.device,
-        written=frozenset[str]().union(*(v.written for v in variants)),
-        read=frozenset[str]().union(*(v.read for v in variants)),
-        follows_addresses=any(v.follows_addresses for v in variants),
+        written=accessed.written,
+        read=accessed.read,
+        follows_addresses=accessed.anything,
         reference=settings.reference,
         tolerance=settings.tolerance,
         timeout_s=settings.timeout_s,
@@ -218,7 +365,6 @@ def _report(
     task: Task,
     share: Container[int],
     compilation: _Compilation,
-    pruning: Pruning,
     outcome: Outcome,
     notes: Sequence[str],
 ) -> Report:
@@ -227,7 +373,7 @@ def _report(
     for number, config in enumerate(task.configs):
         candidate = compilation.candidates.get(number)
         uses = _uses(candidate) if number in compilation.compiled and candidate else None
-        row = _row(number, config, pruning.reasons, failed, outcome, uses)
+        row = _row(number, config, compilation.pruning.reasons, failed, outcome, uses)
         rows.append(row if number in share else Row(repr(config), "not measured", _OTHER_RANK))
     chosen = None if outcome.best is None else compilation.candidates[outcome.best].variant
     warned = () if chosen is None else chosen.warnings
@@ -287,10 +433,10 @@ def _now() -> str:
 
 def estimated(task: Task, share: Container[int]) -> Report:
     """The model's ranking of the configs at the positions of ``share``."""
-    with _compiled(task, share) as (compilation, pruning, executor):
-        executor.shutdown(wait=True)
+    with _compiling(task, share) as compilation:
+        compilation.wait()
         rows = tuple(
-            _estimated_row(task, number, config, compilation, pruning)
+            _estimated_row(task, number, config, compilation)
             if number in share
             else Row(repr(config), "not measured", _OTHER_RANK)
             for number, config in enumerate(task.configs)
@@ -310,12 +456,10 @@ def estimated(task: Task, share: Container[int]) -> Report:
     )
 
 
-def _estimated_row(
-    task: Task, number: int, config: Config, compilation: _Compilation, pruning: Pruning
-) -> Row:
-    label = repr(config)
-    if number in pruning.reasons:
-        return Row(label, "pruned", pruning.reasons[number])
+def _estimated_row(task: Task, number: int, config: Config, compilation: _Compilation) -> Row:
+    label, reasons = repr(config), compilation.pruning.reasons
+    if number in reasons:
+        return Row(label, "pruned", reasons[number])
     if number in compilation.failed:
         return Row(label, "failed", compilation.failed[number])
     candidate = compilation.candidates[number]

@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
-import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,11 +21,11 @@ from typing import TypeAlias
 from tilejit.errors import TileError
 from tilejit.runtime.plan import Grid
 from tilejit.tune.bench import Arguments, Bench
+from tilejit.tune.child import end_with
 from tilejit.tune.device import Device, device_of
 from tilejit.tune.search import ConfigFailed
 
 IDLE_SECONDS = 30.0
-_ORPHAN_CHECK_SECONDS = 0.5
 
 
 # --- what is said
@@ -188,18 +186,6 @@ class Worker:
         except TileError:
             return False
         return True
-
-
-def end_with(parent: int) -> None:
-    """Ends this process when ``parent`` does, even while a kernel hangs. The socket alone would not do: a
-    process that the parent forked may hold its other end."""
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(_ORPHAN_CHECK_SECONDS)
-        os._exit(0)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 def main(descriptor: int, find: Callable[[bytes], Device | None] = device_of) -> None:
