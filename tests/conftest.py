@@ -58,6 +58,13 @@ def _private_cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
         os.environ["TILEJIT_CACHE_DIR"] = previous
 
 
+@pytest.fixture(scope="module")
+def own_garbage() -> None:
+    """What the modules before left in memory is not searched: the cases of this one collect garbage often."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(params=["simulator", pytest.param("gpu", marks=pytest.mark.gpu)])
 def device(request: pytest.FixtureRequest) -> str:
     """``cpu`` (the simulator) or ``cuda``."""

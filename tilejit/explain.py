@@ -20,7 +20,7 @@ def page(code: str) -> str:
     for folder in (family, SHARED):
         path = PAGES / folder / f"{condition}.md"
         if path.is_file():
-            return path.read_text()
+            return path.read_text(encoding="utf-8")
     near = difflib.get_close_matches(code, codes(), n=3)
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
     raise LookupError(f"no error has the code {code!r}{hint}")

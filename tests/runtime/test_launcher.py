@@ -31,6 +31,8 @@ from tilejit.runtime.dispatch import typed
 
 M64 = ir.INT64
 
+pytestmark = pytest.mark.usefixtures("own_garbage")
+
 
 @pytest.fixture(params=BOTH)
 def machine(request: pytest.FixtureRequest) -> Iterator[Gpu]:

@@ -31,6 +31,8 @@ from tilejit.runtime.kept import SpecialisationWarning
 ROOT = Path(__file__).parent.parent.parent
 THREADS = 8
 
+pytestmark = pytest.mark.usefixtures("own_garbage")
+
 
 def environment(folder: Path, **more: str) -> dict[str, str]:
     return {

@@ -55,6 +55,15 @@ def test_a_timing_says_its_unit_and_clock(seconds: float, text: str) -> None:
     assert told.startswith(text) and told.endswith("; host clock)")
 
 
+def test_what_a_clock_cannot_resolve_is_timed_all_the_same() -> None:
+    def coarse(run: Any, calls: int, blocks: int = 1) -> list[float]:
+        return [0.0] * blocks
+
+    contenders: timing.Contenders = {"nothing": lambda: None}
+    assert timing.interleaved(contenders, 3, clock=coarse)["nothing"].median == 0
+    assert timing._each_alone(contenders, 0.0, 0.1, coarse)["nothing"].median == 0
+
+
 def test_the_host_clock_counts_calls_and_drops_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     """A call takes 10 ms of this clock."""
     now = [0.0]

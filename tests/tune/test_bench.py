@@ -10,12 +10,13 @@ import torch
 from cuda.bindings import driver as bindings
 
 from tests.tune.fake_device import FakeDevice, FakeKernel
-from tilejit.errors import TuneError
+from tilejit.errors import LaunchError, TuneError, fault
+from tilejit.runtime.torch_glue import byte_range
 from tilejit.tune import bench as benches
 from tilejit.tune.bench import ALIGN_BYTES, Bench, Span, aligned, count_sets
 from tilejit.tune.device import CudaDevice
 from tilejit.tune.search import ConfigFailed
-from tilejit.tune.staging import Layout, Staging, joined, lay_out, reach
+from tilejit.tune.staging import Layout, Staging, joined, lay_out
 
 NAMES = ("out", "x", "y", "n")
 
@@ -69,7 +70,7 @@ def test_fresh_tensors_are_the_users(view: Any, tmp_path: Path) -> None:
     assert fresh.stride() == x.stride() and torch.equal(fresh, x)
     fresh.zero_()
     assert x.any()
-    start, end = reach(x)
+    start, end = byte_range(x)
     storage = x.untyped_storage()
     assert storage.data_ptr() <= start < end <= storage.data_ptr() + storage.nbytes()
 
@@ -252,6 +253,24 @@ def test_too_little_memory_is_told_with_both_numbers(tmp_path: Path) -> None:
         Bench(device, layout.arguments, staging.address)
     assert failed.value.codes == ("tune/memory",)
     assert len(device._blocks) == 1, "nothing but staging is held"
+
+
+def test_what_cannot_be_copied_leaves_nothing_behind(tmp_path: Path) -> None:
+    device = FakeDevice(tmp_path)
+    x = torch.zeros(16)
+    layout = lay_out(["x"], {"x": x}, (), ("x",))
+    staging = Staging(device, layout)
+    held = set(device._blocks)
+
+    def failing(target: int, source: int, nbytes: int) -> None:
+        raise fault(LaunchError, "launch/driver", "cuMemcpyDtoDAsync failed")
+
+    device.copy = failing  # type: ignore[method-assign]
+    with pytest.raises(LaunchError, match="cuMemcpyDtoDAsync"):
+        Bench(device, layout.arguments, staging.address)
+    with pytest.raises(LaunchError, match="cuMemcpyDtoDAsync"):
+        Staging(device, layout)
+    assert set(device._blocks) == held
 
 
 def test_everything_is_freed(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from cuda.bindings import nvrtc
 from tests.conftest import need_gpu
 from tests.runtime.fakes import Steps, jit
 from tests.tune.fake_device import FakeDevice, FakeKernel
-from tilejit.errors import TuneError
+from tilejit.errors import LaunchError, TuneError, fault
 from tilejit.language import T
 from tilejit.runtime import saved
 from tilejit.tune import isolated, measuring, worker
@@ -238,19 +238,21 @@ def test_no_process_can_be_started(tmp_path: Path) -> None:
     measure.close()
 
 
+@pytest.mark.parametrize("interruption", [KeyboardInterrupt, RuntimeError])
 def test_an_interrupted_request_leaves_no_reply_for_the_next_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    interruption: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """By the keyboard, or by what a signal handler of the user's raises."""
     measure = measured(tmp_path)
     add_all(measure, "add", "add")
     measure.trial(0)
     process = process_of(measure)
 
     def interrupted(timeout_s: float) -> Any:
-        raise KeyboardInterrupt
+        raise interruption
 
     monkeypatch.setattr(process, "receive", interrupted)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(interruption):
         measure.trial(1)
     assert process.process.poll() is not None
     assert measure.trial(1).seconds == pytest.approx(2e-3)
@@ -340,6 +342,39 @@ def test_a_process_that_does_not_start_is_done_without(tmp_path: Path) -> None:
     with pytest.raises(MeasuringRefused, match="ended with status 1: no such room"):
         broken.trial(0)
     broken.close()
+
+
+def test_a_process_that_cannot_be_replaced_is_done_without_from_then_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What had its trial there is sampled here."""
+    measure = measured(tmp_path)
+    add_all(measure, "add", "add", "die")
+    assert [measure.trial(n).seconds for n in (0, 1)] == pytest.approx([1e-3, 2e-3])
+    with pytest.raises(ConfigFailed):
+        measure.trial(2)
+
+    def none_left(command: Any) -> WorkerProcess:
+        raise OSError("no process is left")
+
+    monkeypatch.setattr(isolated, "take", none_left)
+    assert set(measure.sample([0, 1], 1)) == {0, 1}
+    (note,) = measure.notes
+    assert "in this process" in note and "no process is left" in note
+    measure.close()
+
+
+def test_a_measurement_that_cannot_begin_holds_nothing(tmp_path: Path) -> None:
+    device = FakeDevice(tmp_path)
+    layout = lay_out(["x"], {"x": torch.zeros(4)}, (), ("x",))
+
+    def failing(target: int, source: int, nbytes: int) -> None:
+        raise fault(LaunchError, "launch/driver", "cuMemcpyDtoDAsync failed")
+
+    device.copy = failing  # type: ignore[method-assign]
+    with pytest.raises(LaunchError, match="cuMemcpyDtoDAsync"):
+        Measurement(device, layout, (), None, None, None, scalars={})
+    assert not device._blocks and device.told == [("released",)]
 
 
 def test_memory_that_cannot_be_exported(tmp_path: Path) -> None:

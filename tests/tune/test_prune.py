@@ -52,7 +52,7 @@ def pruned(
     for number, future in started:
         error = future.exception(60)
         if isinstance(error, ContractsBroken):
-            pruning.refuse(number, error.error)
+            pruning.rule_out(number, error.error)
         else:
             assert error is None
             left.append(number)

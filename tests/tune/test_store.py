@@ -1,5 +1,7 @@
 """Results on disk: what is read back, what is a miss, joining and parting, processes that are killed."""
 
+import errno
+import fcntl
 import json
 import os
 import signal
@@ -215,3 +217,36 @@ def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
         holder.send_signal(signal.SIGKILL)
         waiting.join()
     assert entered.is_set()
+
+
+def test_a_lock_is_given_back_although_a_forked_process_has_its_file_open() -> None:
+    entered = threading.Event()
+    with store.locked(key()):
+        child = os.fork()
+        if not child:
+            time.sleep(600)
+            os._exit(0)
+
+    def enter() -> None:
+        with store.locked(key()):
+            entered.set()
+
+    try:
+        threading.Thread(target=enter, daemon=True).start()
+        assert entered.wait(30)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def test_a_file_system_without_locks_is_a_warning_at_the_line_that_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def flock(handle: int, how: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.warns(store.TuningWarning, match="cannot be locked") as told:
+        with store.locked(key()):
+            pass
+    assert told[0].filename == __file__

@@ -38,7 +38,9 @@ def run(options: argparse.Namespace) -> int:
     folder = Path(options.output)
     written: list[dict[str, Any]] = []
     for number, (kernel, label, variant) in enumerate(found, 1):
-        name = header.c_name(options.name or kernel) + (f"_{number}" if len(found) > 1 else "")
+        name = header.c_name(options.name or kernel.replace(".", "_")) + (
+            f"_{number}" if len(found) > 1 else ""
+        )
         files = write(variant, folder, name)
         written.append(
             {

@@ -122,8 +122,10 @@ def _pair(flag: str, text: str, *, named: bool = True) -> tuple[str, str]:
 
 
 def _whole(flag: str, name: str, text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise WrongUse(f"--{flag} {name}={text}: expected a number of elements, at least 1")
+    if not text.isdecimal() or not 1 <= int(text) < 2**63:
+        raise WrongUse(
+            f"--{flag} {name}={text}: expected a number of elements, at least 1 and below 2**63"
+        )
     return int(text)
 
 
@@ -268,7 +270,9 @@ def _evaluated(name: str, text: str, module: ModuleType | None) -> Any:
         pass
     try:
         return eval(text, {} if module is None else dict(vars(module)))
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # exit() too, which would end the command as if all were right
         hint = ""
         if isinstance(error, NameError | SyntaxError):
             hint = f"; a text needs quotes of its own: --const '{name}=\"{text}\"'"

@@ -82,6 +82,8 @@ def _why(options: argparse.Namespace) -> int:
             f"{len(keys) + len(records)} entries start with {options.key!r}, expected one; cache ls lists them"
         )
     facts = cache.why(keys[0]) if keys else dict(records[0].to_json())
+    if not facts:
+        raise WrongUse(f"{keys[0]} is damaged: the kernel is compiled again when it is next used")
     if options.json:
         print_json({"entry": keys[0] if keys else records[0].digest, **facts})
         return OK

@@ -19,7 +19,7 @@ from typing import Any, cast
 
 from tilejit.cli import arguments, modules
 from tilejit.cli.modules import Imported, Wanted
-from tilejit.cli.output import FAULTS, OK, WrongUse, columns, print_json
+from tilejit.cli.output import FAULTS, OK, columns, print_json
 from tilejit.errors import Diagnostic, Span, TileError
 from tilejit.runtime.jit import JitFunction
 
@@ -104,14 +104,10 @@ def _outcome(imported: Imported, name: str, kernel: JitFunction, flags: argument
 def _faults_of(label: str, outcome: Outcome) -> Iterator[None]:
     """What the block raises becomes faults of ``outcome``."""
     try:
-        yield
-    except WrongUse:
-        raise
+        with modules.errors_of(outcome.file):
+            yield
     except TileError as error:
         outcome.faults += _counted(label, error)
-    except Exception as error:  # of code of the file that examples and launches call
-        diagnostic = modules.exception(error, outcome.file, "python/exception")
-        outcome.faults.append((label, diagnostic, 1))
 
 
 def enters_device(kernel: JitFunction) -> bool:

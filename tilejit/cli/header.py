@@ -30,20 +30,23 @@ _C_TYPES = {
 }  # fmt: skip
 """16-bit floats are passed as their bits."""
 _KEYWORDS = frozenset((
-    "alignas", "alignof", "and", "asm", "auto", "bool", "break", "case", "catch", "char", "class", "const",
-    "constexpr", "continue", "default", "delete", "do", "double", "else", "enum", "extern", "false",
-    "float", "for", "friend", "goto", "if", "inline", "int", "linux", "long", "mutable", "namespace",
-    "new", "not", "nullptr", "operator", "or", "private", "protected", "public", "register", "restrict",
-    "return", "short", "signed", "sizeof", "static", "struct", "switch", "template", "this", "throw",
-    "true", "try", "typedef", "typename", "union", "unix", "unsigned", "using", "virtual", "void",
-    "volatile", "while", "xor",
+    "alignas", "alignof", "and", "and_eq", "asm", "auto", "bitand", "bitor", "bool", "break", "case", "catch",
+    "char", "char16_t", "char32_t", "char8_t", "class", "co_await", "co_return", "co_yield", "compl", "concept",
+    "const", "const_cast", "consteval", "constexpr", "constinit", "continue", "decltype", "default", "delete",
+    "do", "double", "dynamic_cast", "else", "enum", "explicit", "export", "extern", "false", "float", "for",
+    "friend", "goto", "if", "inline", "int", "linux", "long", "mutable", "namespace", "new", "noexcept", "not",
+    "not_eq", "nullptr", "operator", "or", "or_eq", "private", "protected", "public", "register",
+    "reinterpret_cast", "requires", "restrict", "return", "short", "signed", "sizeof", "static",
+    "static_assert", "static_cast", "struct", "switch", "template", "this", "thread_local", "throw", "true",
+    "try", "typedef", "typeid", "typename", "typeof", "typeof_unqual", "union", "unix", "unsigned", "using",
+    "virtual", "void", "volatile", "wchar_t", "while", "xor", "xor_eq",
 ))  # fmt: skip
 """Of C and C++, and what GCC defines."""
 
 
 def c_name(name: str) -> str:
-    """A Python name as one that C and C++ take."""
-    plain = re.sub(r"[^A-Za-z0-9_]", lambda found: f"u{ord(found[0]):04x}", name)
+    """A Python name, or any other text, as a name that C and C++ take."""
+    plain = re.sub(r"^[0-9]|[^A-Za-z0-9_]", lambda found: f"u{ord(found[0]):04x}", name)
     return plain + "_" if plain in _KEYWORDS else plain
 
 

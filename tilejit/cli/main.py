@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -35,21 +36,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; gives its exit code. Wrong flags leave by ``SystemExit``, as argparse has it."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     chosen = next((a for a in given if a in COMMANDS), None)
+    _print_anything()
     options = _parser(chosen).parse_args(given)
     try:
         code: int = _module(options.command).run(options)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # it is None where the shell closed it, and print says nothing
+            sys.stdout.flush()
     except WrongUse as error:
         print(f"tilejit {options.command}: {error}", file=sys.stderr)
         return WRONG
     except TileError as error:
         print(error.render(), file=sys.stderr)
         return FAULTS
-    except BrokenPipeError:
-        # The reader (head, less) has seen enough; Python would complain once more at exit.
+    except OSError as error:
+        if not isinstance(error, BrokenPipeError):  # there the reader (head, less) has seen enough
+            print(f"tilejit {options.command}: {error}", file=sys.stderr)
+        # What is left unwritten would make Python complain once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAULTS
     return code
+
+
+def _print_anything() -> None:
+    """Letters that the terminal's encoding lacks are printed as escapes, rather than ending the command."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _module(command: str) -> Any:

@@ -49,19 +49,20 @@ class Imported:
     faults: list[Diagnostic] = field(default_factory=list)
 
     def kernels(self) -> dict[str, JitFunction]:
-        """The kernels that the file itself defines, by name, in its order."""
-        found: dict[str, JitFunction] = {}
-        for name, value in vars(self.module).items() if self.module else ():
-            kernel = _kernel_of(value)
-            if kernel is not None and _same_file(
-                kernel.__wrapped__.__code__.co_filename, self.path
-            ):
-                found[name] = kernel
+        """The kernels that the file itself defines, by name, in its order; ``A.scale`` of a class ``A``."""
+        found = {
+            name: kernel
+            for name, kernel in _named_kernels(self.module)
+            if _same_file(kernel.__wrapped__.__code__.co_filename, self.path)
+        }
         return dict(sorted(found.items(), key=lambda item: _line(item[1])))
 
     def kernel(self, name: str) -> JitFunction:
         """That of this name, wherever it is from; ``WrongUse`` names those that there are."""
-        kernel = _kernel_of(getattr(self.module, name, None))
+        value: object = self.module
+        for part in name.split("."):
+            value = _attribute(value, part)
+        kernel = _kernel_of(value)
         if kernel is None:
             names = ", ".join(self.kernels()) or "none"
             raise WrongUse(f"{self.path} has no kernel {name!r}; its kernels: {names}")
@@ -72,8 +73,27 @@ def _kernel_of(value: object) -> JitFunction | None:
     """A kernel, or the one that an autotuned kernel tunes."""
     if isinstance(value, JitFunction):
         return value
-    inner = getattr(value, "kernel", None)
+    inner = _attribute(value, "kernel")
     return inner if isinstance(inner, JitFunction) else None
+
+
+def _attribute(value: object, name: str) -> object:
+    """An attribute of any object of the file; None where asking for it raises."""
+    try:
+        return getattr(value, name, None)
+    except Exception:
+        return None
+
+
+def _named_kernels(holder: object, prefix: str = "") -> Iterator[tuple[str, JitFunction]]:
+    """The kernels that a module or class has as attributes, and those of the classes written inside it."""
+    for name, value in list(getattr(holder, "__dict__", {}).items()):
+        value = value.__func__ if isinstance(value, staticmethod) else value
+        kernel = _kernel_of(value)
+        if kernel is not None:
+            yield prefix + name, kernel
+        elif isinstance(value, type) and value.__qualname__ == prefix + name:
+            yield from _named_kernels(value, f"{prefix}{name}.")
 
 
 def _line(kernel: JitFunction) -> int:
@@ -93,11 +113,13 @@ def load(path: Path) -> Imported:
     try:
         with contextlib.redirect_stdout(sys.stderr):
             return Imported(path, _import(path))
+    except (WrongUse, KeyboardInterrupt):
+        raise
     except TileError as error:
         return Imported(path, None, list(error.diagnostics))
     except SyntaxError as error:
         return Imported(path, None, [_syntax(error, path)])
-    except (Exception, SystemExit) as error:
+    except BaseException as error:  # exit(), pytest.importorskip: the other files are checked
         return Imported(path, None, [exception(error, path, "python/import")])
 
 
@@ -105,11 +127,13 @@ def _import(path: Path) -> ModuleType:
     root, name = _place(path)
     if str(root) not in sys.path:
         sys.path.insert(0, str(root))
-    if "." in name:
+    if "." in path.stem:  # "a.b.py": a name that no import statement can say
+        name = path.stem.replace(".", "_")
+    elif "." in name:
         module = importlib.import_module(name)
         if _same_file(str(module.__file__), path):
             return module
-    elif name in sys.modules or name in sys.stdlib_module_names:
+    if name in sys.modules or name in sys.stdlib_module_names:
         name += "_checked"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
@@ -159,6 +183,18 @@ def exception(error: BaseException, path: Path, code: str) -> Diagnostic:
         )  # fmt: skip
     notes = () if span else (("where", str(path)),)
     return Diagnostic(code, what, span, notes)
+
+
+@contextlib.contextmanager
+def errors_of(path: Path) -> Iterator[None]:
+    """What code of the file at ``path`` raises inside the block (examples and launches call it) as a
+    ``TileError``; its exit() too, which would end the command as if all were right."""
+    try:
+        yield
+    except (WrongUse, TileError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise TileError([exception(error, path, "python/exception")]) from error
 
 
 def each(wanted: Wanted) -> Iterator[tuple[Imported, str, JitFunction]]:

@@ -56,11 +56,14 @@ def variants(text: str, flags: arguments.Flags) -> Iterator[tuple[str, str, Vari
         raise WrongUse(f"name one kernel, as {wanted.path}:NAME; its kernels: {names}")
     arguments.refuse_unknown([kernel for _, _, kernel in chosen], flags)
     for imported, name, kernel in chosen:
-        found = arguments.cases_of(kernel, imported.module, flags)
+        with modules.errors_of(imported.path):
+            found = arguments.cases_of(kernel, imported.module, flags)
         if not found.cases:
             raise WrongUse(f"{name} needs {', '.join(found.missing)}")
         for case in found.cases:
-            yield name, case.label, case.make()
+            with modules.errors_of(imported.path):
+                variant = case.make()
+            yield name, case.label, variant
 
 
 def stats_data(variant: Variant) -> dict[str, Any]:

@@ -40,7 +40,7 @@ class Row:
 def gpu_run() -> dict[str, Any] | None:
     """The last GPU run; None where none is recorded."""
     try:
-        record: dict[str, Any] = json.loads(RECORD.read_text())
+        record: dict[str, Any] = json.loads(RECORD.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     return record

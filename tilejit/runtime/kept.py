@@ -152,9 +152,9 @@ class Plans:
 
     def run(self, identity: Any, device: int, caller_grid: bool, plan: Plan) -> Run:
         """What launches ``plan``, and what a table may hold."""
-        key = (identity, device, caller_grid)
-        if key not in self._later:
+        if id(plan) in self._first:
             return plan.run
+        key = (identity, device, caller_grid)
         later, noted = self._later, self._noted
 
         def run(grid: Grid | None, *values: Any) -> None:

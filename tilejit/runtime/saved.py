@@ -315,7 +315,7 @@ def unpack(data: bytes, name: str = "the saved kernel") -> Saved:
         raise _unreadable("damaged", f"{name} lacks a part of a compiled kernel")
     try:
         return _from_facts(artifact, facts)
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise _unreadable("damaged", f"{name} does not hold a kernel: {error!r}") from None
 
 
@@ -430,15 +430,15 @@ def save(variant: Variant, path: str | os.PathLike[str]) -> Path:
     """Writes a saved kernel to ``path`` and gives it; a file that is there is replaced as a whole."""
     place = Path(path)
     data = to_bytes(replace(of(variant), bank_conflicts=variant.stats.bank_conflicts))
-    staged = place.with_name(f".{place.name}-{os.getpid()}-{os.urandom(8).hex()}")
+    staged = place.parent / f".{place.name}-{os.getpid()}-{os.urandom(8).hex()}"
     try:
         staged.write_bytes(data)
         os.replace(staged, place)
-    except OSError as error:
-        with suppress(OSError):
+    except (OSError, ValueError) as error:  # ValueError: a name with a zero byte
+        with suppress(OSError, ValueError):
             staged.unlink()
         raise fault(
-            LaunchError, "saved/write", f"{place} cannot be written: {error.strerror or error}"
+            LaunchError, "saved/write", f"{place} cannot be written: {_reason(error)}"
         ) from None
     return place
 
@@ -447,8 +447,10 @@ def read(path: str | os.PathLike[str]) -> Saved:
     """The saved kernel in the file at ``path``."""
     try:
         data = Path(path).read_bytes()
-    except OSError as error:
-        raise fault(
-            LaunchError, "saved/read", f"{path} cannot be read: {error.strerror or error}"
-        ) from None
+    except (OSError, ValueError) as error:
+        raise fault(LaunchError, "saved/read", f"{path} cannot be read: {_reason(error)}") from None
     return unpack(data, str(path))
+
+
+def _reason(error: OSError | ValueError) -> str:
+    return str(getattr(error, "strerror", None) or error)

@@ -417,8 +417,8 @@ class Results:
         known."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{self.name}.json").write_text(self.to_json())
-        (folder / f"{self.name}.csv").write_text(self.to_csv())
+        (folder / f"{self.name}.json").write_text(self.to_json(), encoding="utf-8")
+        (folder / f"{self.name}.csv").write_text(self.to_csv(), encoding="utf-8")
         figures = {self.name: self.plot}
         if self.benchmark.bytes is not None and self.benchmark.flops is not None:
             figures[f"{self.name}_roofline"] = self.roofline

@@ -197,6 +197,9 @@ def _each_alone(
     return timings
 
 
+_LEAST_SECONDS = 1e-7
+"""Python makes no call in less; events and coarse clocks say 0 of what they cannot resolve."""
+
 _BLOCKS = 8
 """Parts of a sustained measurement, for its spread. They follow each other without a pause."""
 
@@ -208,13 +211,13 @@ def _settled(run: Call, settle_seconds: float, clock: Clock) -> float:
     (seconds,) = clock(run, calls, 1)
     while time.perf_counter() < end:
         (seconds,) = clock(run, calls, 1)
-    return seconds
+    return max(seconds, _LEAST_SECONDS)
 
 
 def _calls_for(run: Call, block_seconds: float, clock: Clock) -> int:
     clock(run, 3, 1)
     (seconds,) = clock(run, 5, 1)
-    return max(1, int(block_seconds / seconds))
+    return max(1, int(block_seconds / max(seconds, _LEAST_SECONDS)))
 
 
 def summarise(values: Sequence[float], quantiles: tuple[float, float] = (0.25, 0.75)) -> Timing:

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from tilejit.errors import TileError, TuneError, fault
@@ -162,14 +163,14 @@ class Bench:
             raise _out_of_memory(arguments.set_bytes, free)
         self.sets = max(copies, 1)
         self._lead = Span(device.allocate(lead_bytes), lead_bytes)
-        try:
+        with ExitStack() as undo:
+            undo.callback(device.free, self._lead.offset)
             self._base = device.allocate(max(copies * arguments.set_bytes, 1))
-        except TileError:
-            device.free(self._lead.offset)
-            raise
-        for number in range(copies):
-            if arguments.nbytes:
-                device.copy(self._at(number, 0), pristine, arguments.nbytes)
+            undo.callback(device.free, self._base)
+            for number in range(copies):
+                if arguments.nbytes:
+                    device.copy(self._at(number, 0), pristine, arguments.nbytes)
+            undo.pop_all()  # nothing went wrong
 
     def load(
         self, candidate: int, packed: bytes, grid: Grid | None, seconds: float | None = None

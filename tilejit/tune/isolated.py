@@ -136,9 +136,13 @@ class Isolated:
         self._worker: WorkerProcess | None = None
         self._start()  # what it takes to start passes while the first candidates compile
 
-    def load(self, candidate: int, packed: bytes, grid: Grid | None) -> None:
+    def load(
+        self, candidate: int, packed: bytes, grid: Grid | None, seconds: float | None = None
+    ) -> None:
         """As ``Bench.load``; the worker gets it before the candidate's turn."""
         self._packed[candidate] = packed, grid
+        if seconds is not None:
+            self._seconds[candidate] = seconds
 
     def trial(self, candidate: int) -> float:
         self._seconds.pop(candidate, None)
@@ -162,7 +166,7 @@ class Isolated:
             worker.receive(self._timeout_s)
         except WorkerLost:
             return
-        except KeyboardInterrupt:
+        except BaseException:  # an interrupt, or what a signal handler raises
             worker.kill()
             raise
         give(self._command, worker)
@@ -191,7 +195,9 @@ class Isolated:
             self._worker = None
             candidate = turn if lost.candidate is None else lost.candidate
             raise ConfigFailed(lost.reason, candidate) from lost
-        except KeyboardInterrupt:
+        except ConfigFailed:
+            raise
+        except BaseException:  # an interrupt, or what a signal handler raises
             self._discard()  # its reply would be taken for the next one
             raise
         return self._result(reply)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any, Protocol
 
 from tilejit.errors import TileError, TuneError, fault
@@ -33,7 +33,9 @@ _SPARE = 4
 
 
 class _Backend(Protocol):
-    def load(self, candidate: int, packed: bytes, grid: Grid | None) -> None: ...
+    def load(
+        self, candidate: int, packed: bytes, grid: Grid | None, seconds: float | None = None
+    ) -> None: ...
     def trial(self, candidate: int) -> float: ...
     def sample(self, candidates: Sequence[int], rounds: int) -> dict[int, list[float]]: ...
     def close(self) -> None: ...
@@ -109,18 +111,19 @@ class Measurement:
         self._lock = threading.Lock()
         self._packed: dict[int, tuple[bytes, Grid | None]] = {}
         self._handed: set[int] = set()
+        self._seconds: dict[int, float] = {}
+        """Of each trial: a backend that takes over in the middle samples what had its trial elsewhere."""
         self._right: dict[str, Any] | None = None
         self._verdicts: dict[int, str | None] = {}
         """With a reference: how each trial's outputs differ from its."""
         self._outputs: dict[int, dict[str, Any]] = {}
         """Without: the outputs. Candidates whose bits are the same share them."""
-        with self._here():
+        with self._here(), ExitStack() as undo:
+            undo.callback(device.release)
             self._staging = Staging(device, layout)
-            try:
-                self._backend = self._start(timeout_s, command)
-            except BaseException:
-                self._staging.close()
-                raise
+            undo.callback(self._staging.close)
+            self._backend = self._start(timeout_s, command)
+            undo.pop_all()  # nothing went wrong
 
     def _start(self, timeout_s: float | None, command: Sequence[str]) -> _Backend:
         if self._at_home:
@@ -159,6 +162,7 @@ class Measurement:
             seconds = self._asked([candidate], lambda backend: backend.trial(candidate))
             outputs = self._staging.results(self._compared)
             self._settle()  # the next trial writes there
+            self._seconds[candidate] = seconds
             self._keep(candidate, outputs)
         return Trial(seconds, candidate)
 
@@ -178,11 +182,11 @@ class Measurement:
         return samples
 
     def close(self) -> None:
-        with self._here():
-            self._backend.close()
-            self._staging.close()
-            self._device.release()
         self._outputs.clear()
+        with self._here(), ExitStack() as last_first:
+            last_first.callback(self._device.release)
+            last_first.callback(self._staging.close)
+            last_first.callback(self._backend.close)
 
     def _asked(self, candidates: Sequence[int], question: Callable[[_Backend], Any]) -> Any:
         try:
@@ -201,7 +205,7 @@ class Measurement:
             if candidate not in self._handed:
                 with self._lock:
                     packed, grid = self._packed[candidate]
-                self._backend.load(candidate, packed, grid)
+                self._backend.load(candidate, packed, grid, self._seconds.get(candidate))
                 self._handed.add(candidate)
 
     # --- outputs

@@ -112,12 +112,12 @@ class Pruning:
             try:
                 _ = candidate.variant.checked
             except TileError as error:
-                self.refuse(candidate.number, error)
+                self.rule_out(candidate.number, error)
             else:
                 yield candidate
 
     def programs(self) -> Iterator[Candidate]:
-        """Configs with nothing against them but, maybe, contracts: who checks those tells ``refuse``."""
+        """Configs with nothing against them but, maybe, contracts: who checks those tells ``rule_out``."""
         for considered in self.considered:
             found = self._lowered(considered)
             if isinstance(found, Candidate):
@@ -125,7 +125,7 @@ class Pruning:
             else:
                 self.reasons[considered.number] = found
 
-    def refuse(self, number: int, error: TileError) -> None:
+    def rule_out(self, number: int, error: TileError) -> None:
         self.reasons[number] = reason_of(error)
 
     @cached_property

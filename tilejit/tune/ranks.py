@@ -1,7 +1,7 @@
 """One tuning by all ranks of a ``torch.distributed`` group: configs are shared out, the result is the same on all.
 
 Every rank takes each ``size``-th config and tunes among its own. The best of them meet once more on rank 0, since
-two GPUs are never equally fast; what it finds is everybody's. Ranks meet in three collectives whatever happens
+two GPUs are never equally fast; what it finds is everybody's. Ranks meet in the same collectives whatever happens
 to any of them, so that a failure on one is told to all and none waits for ever. It is told to who takes part:
 all ranks of the group must make the same calls in the same order, as with any collective. With NCCL each
 has set its CUDA device before.

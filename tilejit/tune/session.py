@@ -167,7 +167,7 @@ class _Compilation:
         try:
             _ = candidate.variant.written
         except TileError as error:
-            self.pruning.refuse(candidate.number, error)
+            self.pruning.rule_out(candidate.number, error)
             return False
         return True
 
@@ -183,7 +183,7 @@ class _Compilation:
                 self.compiled.append(number)
                 self._hand_over(number)
             elif isinstance(error, compiling.ContractsBroken):
-                self.pruning.refuse(number, error.error)
+                self.pruning.rule_out(number, error.error)
             else:
                 self.failed[number] = _why(error)
             self._settle()

@@ -11,6 +11,7 @@ Imports torch late. Not here: measuring on copies (``bench``), comparing results
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,7 +39,7 @@ def lay_out(
     """``parameters``: of the kernel, in order; ``values``: the call's, by name. ``written``, ``read``: the
     tensors that some candidate may write, and read."""
     tensors = {name: t for name, t in values.items() if torch_glue.is_tensor(t)}
-    reached = {name: reach(t) for name, t in tensors.items() if t.numel()}
+    reached = {name: torch_glue.byte_range(t) for name, t in tensors.items() if t.numel()}
     homes = _homes(reached.values())
     places = {
         name: Place(
@@ -70,13 +71,6 @@ def lay_out(
     )
     described = {name: (t.dtype, places[name]) for name, t in tensors.items()}
     return Layout(arguments, homes, described)
-
-
-def reach(tensor: Any) -> tuple[int, int]:
-    """The first byte of a tensor with elements and the one behind its last, as addresses."""
-    last = sum((int(n) - 1) * int(s) for n, s in zip(tensor.shape, tensor.stride()))
-    start = int(tensor.data_ptr())
-    return start, start + (last + 1) * int(tensor.element_size())
 
 
 def _homes(reached: Iterable[tuple[int, int]]) -> tuple[Home, ...]:
@@ -133,9 +127,12 @@ class Staging:
         self._device, self._layout = device, layout
         self.arguments = layout.arguments
         self.address = device.allocate(max(layout.arguments.staging_bytes, 1))
-        for home in layout.homes:
-            device.copy(self.address + home.span.offset, home.address, home.span.nbytes)
-        device.synchronize()
+        with ExitStack() as undo:
+            undo.callback(self.close)
+            for home in layout.homes:
+                device.copy(self.address + home.span.offset, home.address, home.span.nbytes)
+            device.synchronize()
+            undo.pop_all()  # nothing went wrong
 
     def close(self) -> None:
         self._device.free(self.address)

@@ -154,13 +154,15 @@ def _publish(path: Path, data: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def locked(key: Key) -> Iterator[None]:
-    """Holds the key's lock among processes and threads; waits for whoever has it. Where there is no
-    directory to lock in, nothing is held."""
+    """Holds the key's lock among processes and threads; waits for whoever has it. Where there is nothing
+    to lock, nothing is held."""
     handle = _acquired(path_of(key.facts["kernel"], key.digest).with_suffix(".lock"))
     try:
         yield
     finally:
         if handle is not None:
+            # Said aloud: a process that was forked meanwhile has the file open, too, and closing it here
+            # alone would leave the lock with it.
             os.close(handle)
 
 
@@ -171,14 +173,22 @@ def _acquired(path: Path) -> int | None:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
-        warn(f"{path} cannot be locked ({error}); another process may tune the same")
+        _warn_unlocked(path, error)
         return None
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
+    except OSError as error:  # a file system without locks
+        os.close(handle)
+        _warn_unlocked(path, error)
+        return None
     except BaseException:
         os.close(handle)
         raise
     return handle
+
+
+def _warn_unlocked(path: Path, error: OSError) -> None:
+    warn(f"{path} cannot be locked ({error}); another process may tune the same")
 
 
 def warn(message: str) -> None:
@@ -191,7 +201,8 @@ def warn(message: str) -> None:
 
 def _is_ours(frame: types.FrameType) -> bool:
     generated = frame.f_code.co_filename.startswith("<tilejit")
-    return generated or str(frame.f_globals.get("__name__")).startswith("tilejit.")
+    module = str(frame.f_globals.get("__name__"))
+    return generated or module == "contextlib" or module.startswith("tilejit.")
 
 
 # --- many results
