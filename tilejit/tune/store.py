@@ -163,6 +163,7 @@ def locked(key: Key) -> Iterator[None]:
         if handle is not None:
             # Said aloud: a process that was forked meanwhile has the file open, too, and closing it here
             # alone would leave the lock with it.
+            fcntl.flock(handle, fcntl.LOCK_UN)
             os.close(handle)
 
 
