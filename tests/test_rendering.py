@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import colorsys
 import html.parser
+import linecache
 import re
 import textwrap
 from dataclasses import replace
@@ -170,6 +171,22 @@ def test_a_compiled_kernel_links_every_stage() -> None:
 def linked_text(text: str, line: int) -> str:
     found = re.findall(rf'<span data-line="{line}">(.*?)</span>', text)
     return "\n".join(re.sub(r"<.*?>", "", f).replace("&quot;", '"') for f in found)
+
+
+def test_a_page_of_a_kernel_whose_file_is_gone(tmp_path: Path) -> None:
+    file = tmp_path / "gone.py"
+    file.write_text(
+        "def gone(X):\n    T.device_entry(launch=T.cuda.LaunchConfig(grid=1, block=32))\n"
+    )
+    names: dict[str, Any] = {"T": T}
+    exec(compile(file.read_text(), str(file), "exec"), names)
+    k = tile.jit(names["gone"])
+    k.check(torch.empty(4))
+    assert "def gone" in page_of(k).text
+    file.unlink()
+    linecache.checkcache(str(file))
+    page = page_of(k)
+    assert "gone" in page.text and "def gone" not in page.text
 
 
 def test_no_disassembler_leaves_the_other_stages(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeAlias, overload
@@ -25,6 +26,9 @@ from tilejit.runtime.variant import Variant
 
 Operator: TypeAlias = Any
 """A ``torch.library.CustomOpDef``."""
+
+_NAME = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*(\.\w+)?", re.ASCII)
+_TORCHS = frozenset(("aten", "prim", "prims"))
 
 EXAMPLE_SIZE = 64
 """Of a run-time dimension, where the written arguments are read off the annotations."""
@@ -73,6 +77,14 @@ def custom_op(
     The result is torch's own ``CustomOpDef``: ``register_fake`` (needed where something is returned),
     ``register_autograd``, ``torch.library.opcheck`` work as for any other.
     """
+    _refuse_name(name)
+    if isinstance(mutates, str):
+        raise fault(
+            LaunchError,
+            "op/schema",
+            f"mutates is the text {mutates!r}, expected names of arguments",
+            help=f"mutates=({mutates!r},)",
+        )
     if function is None:
         return functools.partial(
             custom_op, name, mutates=mutates, example=example, constants=constants
@@ -95,6 +107,17 @@ def custom_op(
             help="wrap it: def f(x: torch.Tensor) -> torch.Tensor: ...",
         )
     return _define(name, function, function, tuple(mutates or ()))
+
+
+def _refuse_name(name: object) -> None:
+    """``LaunchError`` for what torch takes for no name, or takes although it names an operator of its own."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        why = "expected 'namespace::name' of letters, digits and _"
+    elif name.partition("::")[0] in _TORCHS:
+        why = "a namespace of torch's own operators, which a new one would break"
+    else:
+        return
+    raise fault(LaunchError, "op/schema", f"the name of an operator is {name!r}, {why}")
 
 
 def _define(

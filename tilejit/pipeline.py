@@ -535,7 +535,14 @@ def simulation(*, target: str | None = None, **options: Any) -> Iterator[None]:
 
 
 @overload
-def jit(function: Callable[..., Any], /) -> JitFunction: ...
+def jit(
+    function: Callable[..., Any],
+    /,
+    *,
+    source: str | None = None,
+    target: str | None = None,
+    examples: Examples | None = None,
+) -> JitFunction: ...
 @overload
 def jit(
     *, source: str | None = None, target: str | None = None, examples: Examples | None = None
@@ -556,5 +563,5 @@ def jit(
     at when the kernel is specialised.
     """
     if function is not None:
-        return JitFunction(function, STEPS)
+        return JitFunction(function, STEPS, source=source, target=target, examples=examples)
     return lambda f: JitFunction(f, STEPS, source=source, target=target, examples=examples)

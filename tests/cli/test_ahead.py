@@ -70,6 +70,14 @@ def test_files_and_what_the_json_says(tilejit: Any, tmp_path: Path) -> None:  # 
     assert f'PLUSU002DONE_ENTRY "{facts["entry"]}"' in (folder / "plusu002done.h").read_text()
 
 
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("copy", "copy"), ("2x", "u0032x"), ("é.b", "u00e9u002eb"), ("explicit", "explicit_")],
+)
+def test_names_are_those_that_c_takes(name: str, expected: str) -> None:
+    assert header.c_name(name) == expected
+
+
 def test_one_set_of_files_per_example(tilejit: Any, tmp_path: Path) -> None:  # noqa: F811
     path = write(tmp_path, GOOD)
     written = tilejit("compile", f"{path}:shown", "-o", tmp_path, "--target=sm_90a", "--json").data

@@ -199,6 +199,9 @@ WRONG = {
     "no name": (["check", "{file}", "--const", "other=3"], "no kernel here has a parameter or dimension 'other'"),
     "no expression": (["check", "{file}", "--const", "plan=add.f32"], "a text needs quotes of its own: --const 'plan=\"add.f32\"'"),
     "one kernel": (["show", "{file}"], "name one kernel, as"),
+    "exit": (["check", "{file}", "--const", "plan=exit()"], "--const plan=exit(): SystemExit"),
+    "no size": (["check", "{file}", "--dim", "N=9223372036854775808"], "at least 1 and below 2**63"),
+    "no Python file": (["check", "{folder}/text"], "text is no Python file"),
     "missing": (["show", "{file}:open_", "--dtype", "float32"], "open_ needs --dim N=…, --shape Y=…"),
 }  # fmt: skip
 
@@ -206,6 +209,7 @@ WRONG = {
 @pytest.mark.parametrize(("arguments", "message"), WRONG.values(), ids=WRONG)
 def test_wrong_use(tilejit: Any, tmp_path: Path, arguments: list[str], message: str) -> None:  # noqa: F811
     path = write(tmp_path, GOOD)
+    write(tmp_path, GOOD, "text")
     ran = tilejit(*(a.format(file=path, folder=tmp_path) for a in arguments))
     assert ran.code == 2 and ran.out == "" and message in ran.err, ran
 
@@ -231,6 +235,83 @@ def test_files_of_a_package_keep_their_name(tilejit: Any, tmp_path: Path) -> Non
         other = write(tmp_path, GOOD, name)
         assert statuses(tilejit("check", other, "--json"))["static"][0] == "ok"
     assert sys.modules["pytest"] is pytest
+
+
+HOLDERS = """\
+import tilejit as tile
+from tilejit import T
+
+
+class Holder:
+    @tile.jit
+    def inner(X: T.Tensor((32,), "int32")):
+        T.device_entry(launch=T.cuda.LaunchConfig(grid=1, block=32))
+        X[T.cuda.thread_idx("x")] = 1
+
+    class Deeper:
+        @staticmethod
+        @tile.jit
+        def innermost(X: T.Tensor((32,), "int32")):
+            T.device_entry(launch=T.cuda.LaunchConfig(grid=1, block=32))
+            X[T.cuda.thread_idx("x")] = missing
+
+
+class Unhelpful:
+    def __getattr__(self, name):
+        raise RuntimeError(name)
+
+
+unhelpful, again = Unhelpful(), Holder
+"""
+
+
+def test_kernels_of_classes_and_objects_that_answer_nothing(tilejit: Any, tmp_path: Path) -> None:  # noqa: F811
+    path = write(tmp_path, HOLDERS)
+    ran = tilejit("check", path, "--json")
+    found = {name: status for name, (status, _) in statuses(ran).items()}
+    assert found == {"Holder.inner": "ok", "Holder.Deeper.innermost": "faults"}
+    ran = tilejit("check", f"{path}:Holder.inner")
+    assert (ran.code, ran.out) == (0, "ok  Holder.inner  as annotated\n")
+    assert "its kernels: Holder.inner" in tilejit("check", f"{path}:unhelpful.inner").err
+    assert "X[" in tilejit("show", f"{path}:Holder.inner", "--stage", "ir").out
+
+
+def test_a_file_whose_name_no_import_can_say(tilejit: Any, tmp_path: Path) -> None:  # noqa: F811
+    assert tilejit("check", write(tmp_path, GOOD, "a.b ü.py")).code == 0
+
+
+def test_the_files_own_code_cannot_end_a_command(tilejit: Any, tmp_path: Path) -> None:  # noqa: F811
+    """``pytest.importorskip`` and ``exit`` raise what is no ``Exception``."""
+    skips = write(tmp_path, "import pytest; pytest.importorskip('no_such_module')", "skips.py")
+    leaves = write(tmp_path, GOOD.replace("def shown", "def shown_")
+        + "\n@tile.jit(examples=lambda: exit(0))\n" + "def leaves(n): pass\n", "leaves.py")  # fmt: skip
+    ran = tilejit("check", skips, leaves, "--json")
+    assert ran.code == 1
+    told = [(row["kernel"], row["code"], row["message"]) for row in ran.data["diagnostics"]]
+    assert ("", "python/import") == told[0][:2] and told[0][2].startswith(
+        "Skipped: could not import"
+    )
+    assert told[1:] == [("leaves", "python/exception", "SystemExit: 0")]
+    shown = tilejit("show", f"{leaves}:leaves")
+    assert shown.code == 1 and "error[python/exception]: SystemExit: 0" in shown.err
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_output_that_cannot_be_written(tmp_path: Path) -> None:
+    def run(*given: object, **keywords: Any) -> subprocess.CompletedProcess[bytes]:
+        command = [sys.executable, "-m", "tilejit", *map(str, given)]
+        return subprocess.run(command, stderr=subprocess.PIPE, cwd=ROOT, **keywords)
+
+    with open("/dev/full", "w") as full:
+        done = run("explain", "sim/race", stdout=full)
+    assert done.returncode == 1 and done.stderr.splitlines() == [
+        b"tilejit explain: [Errno 28] No space left on device"
+    ]
+    closed = run("explain", "sim/race", preexec_fn=lambda: os.close(1))
+    assert (closed.returncode, closed.stderr) == (0, b"")
+    ascii_only = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = run("check", write(tmp_path, GOOD), stdout=subprocess.PIPE, env=ascii_only)
+    assert done.returncode == 0 and rb"needs --dtype X=\u2026" in done.stdout
 
 
 def test_the_module_runs_as_a_program(tmp_path: Path) -> None:

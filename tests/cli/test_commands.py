@@ -115,6 +115,14 @@ def test_compiled_kernels_are_listed_explained_and_removed(
     assert cache.ls() == []
 
 
+def test_a_damaged_entry_is_called_that(tilejit: Any, caches: Path, tmp_path: Path) -> None:  # noqa: F811
+    assert tilejit("show", f"{write(tmp_path, GOOD)}:static").code == 0
+    (entry,) = cache.directory().rglob("*.tile")
+    entry.write_bytes(entry.read_bytes()[:100])
+    ran = tilejit("cache", "why", entry.stem[:8])
+    assert ran.code == 2 and f"{entry.stem} is damaged" in ran.err
+
+
 def test_tuning_results_are_listed_explained_and_removed(
     tilejit: Any, caches: Path, monkeypatch: pytest.MonkeyPatch  # noqa: F811
 ) -> None:  # fmt: skip

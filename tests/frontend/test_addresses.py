@@ -87,3 +87,16 @@ def test_an_address_is_no_buffer(line: str, code: str, texts: tuple[str, ...]) -
 def test_the_access_that_is_named_is_one() -> None:
     far = 'T.ptx["st.shared::cluster.b32"](T.cuda.map_shared_rank(s.ptr_to([0]), 1), f)'
     assert refused(far) is None
+
+
+@pytest.mark.parametrize(
+    "call", ["a >> 1", "1 << a", "T.uint64(a) >> a", "a ** 2", "abs(a)", "T.abs(a)"]
+)
+def test_an_address_is_no_number(call: str) -> None:
+    error = refused(f"a = out.ptr_to([0]); b = {call}")
+    assert error is not None and error.codes == ("frontend/pointer-arithmetic",)
+
+
+def test_an_address_bounds_no_loop() -> None:
+    error = refused("for i in range(out.ptr_to([0])): pass")
+    assert error is not None and error.codes == ("frontend/range",)

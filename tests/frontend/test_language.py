@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import inspect
 import linecache
+from typing import Any
 
 import pytest
 
+import tilejit
 from tests.frontend.kernels import Jit, lower, make, results, signature, tensor
 from tests.test_cluster_copy import cluster_copy
 from tilejit import dtypes as d
@@ -341,6 +343,20 @@ def test_exec_without_source_is_a_friendly_error() -> None:
     with pytest.raises(SyntaxUnsupported) as caught:
         frontend.parse(scope["k"])  # type: ignore[arg-type]
     assert caught.value.codes == ("frontend/no-source",) and "source=" in str(caught.value)
+
+
+def test_jit_takes_its_keywords_beside_the_function_and_before_it() -> None:
+    text = "def k(out):\n    out[0] = 1\n"
+    scope: dict[str, Any] = {}
+    exec(text, scope)
+    given: dict[str, Any] = {
+        "source": text,
+        "target": "sm_100a",
+        "examples": [{"out": ("int32", (4,))}],
+    }
+    for kernel in (tilejit.jit(scope["k"], **given), tilejit.jit(**given)(scope["k"])):
+        assert kernel.fixed_target and len(kernel.examples) == 1
+        assert "out[0] = 1" in kernel.__tilejit_kernel__.text
 
 
 def test_notebook_cells_and_repl_come_from_linecache() -> None:

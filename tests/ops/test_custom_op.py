@@ -201,6 +201,12 @@ def with_plan(X: T.Tensor((4,), "float32"), twice: T.bool_, plan: T.constexpr = 
         (lambda: tile.custom_op(fresh())(lambda x: None), "op/schema", "must have a type annotation"),
         (lambda: tile.custom_op(fresh(), scaled, mutates=("Z",)), "op/schema", "'Z'"),
         (lambda: tile.custom_op(fresh(), scaled, mutates=("factor",)), "op/schema", "factor"),
+        (lambda: tile.custom_op(fresh(), scaled, mutates="XY"), "op/schema", "mutates is the text 'XY'"),
+        (lambda: tile.custom_op("scaled", scaled), "op/schema", "'scaled', expected 'namespace::name'"),
+        (lambda: tile.custom_op("a::b c", scaled), "op/schema", "'a::b c', expected"),
+        (lambda: tile.custom_op("é::b", scaled), "op/schema", "of letters, digits and _"),
+        (lambda: tile.custom_op("aten::add", scaled), "op/schema", "a namespace of torch's own operators"),
+        (lambda: tile.custom_op(lambda x: None), "op/schema", "the name of an operator is <function"),
     ],
 )  # fmt: skip
 def test_what_is_no_operator(make: Callable[[], Any], code: str, says: str) -> None:
@@ -468,6 +474,19 @@ def test_vmap_is_refused_until_it_has_a_rule(mutating: bool) -> None:
     if not mutating:
         operator.register_vmap(lambda info, dims, x: (operator(x.reshape(-1)).reshape(x.shape), 0))
         assert torch.equal(torch.vmap(operator)(x), 2 * x)
+
+
+def test_what_an_operator_within_it_writes_is_an_operators_own_to_declare() -> None:
+    within = tile.custom_op(fresh(), scaled)
+
+    @tile.custom_op(fresh())
+    def around(x: Tensor, y: Tensor) -> None:
+        within(x, y, 2.0)
+
+    x, y = torch.ones(THREADS), torch.zeros(THREADS)
+    with pytest.raises(LaunchError, match="may write Y, which is the argument y"):
+        around(x, y)
+    assert not y.any()
 
 
 # --- CUDA graphs

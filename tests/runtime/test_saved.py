@@ -381,6 +381,11 @@ def test_other_files_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         tile.load(tmp_path / "none.tile")
     with pytest.raises(LaunchError, match=r"saved/write.*cannot be written"):
         variant.save(tmp_path / "no folder" / "kernel.tile")
+    for nowhere in ("", "/", tmp_path, "zero\0byte"):
+        with pytest.raises(LaunchError, match=r"saved/write.*cannot be written"):
+            variant.save(nowhere)
+    with pytest.raises(LaunchError, match=r"saved/read.*cannot be read: embedded null byte"):
+        tile.load("zero\0byte")
     with monkeypatch.context() as m:
         m.setattr(saved, "FORMAT", 2)
         variant.save(path)

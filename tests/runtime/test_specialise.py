@@ -84,6 +84,17 @@ def test_every_fault_of_a_call_at_once() -> None:
     )  # fmt: skip
 
 
+def test_a_misspelt_keyword_has_a_suggestion() -> None:
+    def k(X: T.Tensor((8,), "float32"), WARPS: T.constexpr = 4): ...
+
+    for wrong in ("warps", "num_warps", "WARP"):
+        with pytest.raises(LaunchError, match="did you mean 'WARPS'"):
+            signature(k, torch.empty(8), **{wrong: 8})
+    with pytest.raises(LaunchError) as caught:
+        signature(k, torch.empty(8), stages=8)
+    assert "did you mean" not in str(caught.value)
+
+
 def test_names_unify_over_arguments() -> None:
     with pytest.raises(
         LaunchError, match="M is 4 in dimension 0 of 'X' but 5 in dimension 0 of 'Y'"

@@ -143,6 +143,26 @@ def test_a_check_of_ones_own() -> None:
     assert [row.failed for row in results.rows[:2]] == ["not doubled", None]
 
 
+def test_a_check_that_says_true_or_false_says_nothing() -> None:
+    """``torch.allclose`` has it the other way round: False would have passed for right."""
+    results = run(check=lambda result, x: torch.equal(result, x), baseline="base")
+    assert {row.failed for row in results.rows} == {
+        "TypeError: check returned False, expected None, or a text that says what is wrong"
+    }
+
+
+def test_sizes_may_come_from_an_iterator() -> None:
+    results = run(x_vals=((m, 1000) for m in (2, 4)))
+    assert [line.split()[:2] for line in results.table().splitlines()[2:4]] == [
+        ["2", "1000"], ["4", "1000"]
+    ]  # fmt: skip
+
+
+def test_who_has_no_timing_has_no_figure() -> None:
+    results = run(time_by=lambda contenders: {})
+    assert {row.failed for row in results.rows} == {"timing base, fast, slow: KeyError: 'base'"}
+
+
 def test_peers_may_share_their_output_and_return_several() -> None:
     out = torch.empty(4, 1000)
 
@@ -233,6 +253,8 @@ def test_the_roofline_lies_over_every_point() -> None:
     assert (x, y) == pytest.approx((1e12 / 4e9, 1e12 / 4e-3 / 1e12))
     with pytest.raises(TileError, match="for a roofline"):
         run(flops=None).roofline()
+    empty = run(x_vals=[(0, 1000), (2, 1000)]).roofline().axes[0].get_lines()
+    assert [len(line.get_xdata()) for line in empty if line.get_label() == "base"] == [1]
 
 
 def test_a_notebook_shows_the_table_escaped() -> None:
@@ -267,6 +289,11 @@ def test_what_is_not_installed_is_told_with_the_command(
         ({"unit": "% of ceiling", "flops": None, "bytes": None}, "at least one"),
         ({"check": "nobody"}, "check is 'nobody', expected a peer: base, fast, slow"),
         ({"baseline": "nobody"}, "baseline is 'nobody'"),
+        ({"x_names": ["M", "M"]}, "x_names is M, M, expected different names"),
+        (
+            {"x_names": ["M", "peer"]},
+            "none of them a column of the results: TB/s, failed, median_s, peer",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_benchmark(changes: dict[str, Any], message: str) -> None:

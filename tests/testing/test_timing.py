@@ -12,6 +12,7 @@ import torch
 
 import tilejit as tile
 from tests.conftest import need_gpu
+from tilejit.errors import TileError
 from tilejit.testing import timing
 from tilejit.testing.timing import Timing, do_bench, do_bench_graph, summarise
 
@@ -62,6 +63,20 @@ def test_what_a_clock_cannot_resolve_is_timed_all_the_same() -> None:
     contenders: timing.Contenders = {"nothing": lambda: None}
     assert timing.interleaved(contenders, 3, clock=coarse)["nothing"].median == 0
     assert timing._each_alone(contenders, 0.0, 0.1, coarse)["nothing"].median == 0
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({"quantiles": (20, 80)}, r"quantiles is \(20, 80\), expected two numbers from 0 to 1"),
+        ({"quantiles": (0.9, 0.1)}, "ascending"),
+        ({"device": "gpu"}, "device is 'gpu', expected 'cuda', 'cpu' or None"),
+        ({"device": torch.device("cuda")}, "expected 'cuda', 'cpu' or None"),
+    ],
+)
+def test_what_do_bench_does_not_take(keywords: Any, message: str) -> None:
+    with pytest.raises(TileError, match=message):
+        timing.do_bench(lambda: None, 1.0, 1.0, **keywords)
 
 
 def test_the_host_clock_counts_calls_and_drops_gradients(monkeypatch: pytest.MonkeyPatch) -> None:

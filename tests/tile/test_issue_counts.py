@@ -51,6 +51,21 @@ def loops() -> Variant:
     return looped.check(x, x.clone(), 5, 200, target="sm_90a")
 
 
+@jit
+def scattered(
+    x: T.Tensor((THREADS,)), at: T.Tensor((THREADS,), "int32"), ends: T.Tensor((2,), "int32")
+):
+    T.device_entry(launch=T.cuda.LaunchConfig(grid=1, block=THREADS))
+    for step in range(ends[0], ends[1]):
+        x[at[step]] = 1.0
+
+
+def test_what_an_index_and_the_ends_of_a_loop_load_counts() -> None:
+    x, whole = torch.zeros(THREADS), torch.zeros(THREADS, dtype=torch.int32)
+    loads = found(scattered.check(x, whole, whole[:2], target="sm_90a"), "ld.global.b32")
+    assert [(load.per_pass, len(load.loops)) for load in loads] == [(1, 0), (1, 0), (1, 1)]
+
+
 def test_unrolled_copies_are_one_place_and_known_loops_multiply(loops: Variant) -> None:
     first = found(loops, "ld.global.b32")[0]
     assert (first.per_pass, first.per_thread_count, str(first)) == (4, 12, "12")

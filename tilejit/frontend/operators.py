@@ -135,6 +135,18 @@ def pointer_dtype(kind: ir.PointerType) -> DType:
     return dtypes.uint32 if kind.space in ("shared", "tmem") else dtypes.uint64
 
 
+def refuse_pointer(lw: Lowering, value: Any, what: str) -> None:
+    """An address is no operand of ``what``."""
+    if is_scalar(value) and isinstance(value.type, ir.PointerType):
+        step = "T.ptx.addr(pointer, bytes)"
+        if value.type.space == "tmem":
+            step = "T.cuda.get_tmem_addr(pointer, lanes, columns)"
+        lw.refuse(
+            "pointer-arithmetic", f"{what} does not take a {value.type}",
+            help=f"use ptr_to([i, j]) of the element you mean, or {step}",
+        )  # fmt: skip
+
+
 def common(lw: Lowering, a: Any, b: Any, what: str) -> tuple[Any, Any]:
     """Both operands in their common type."""
     for side in (a, b):
@@ -145,14 +157,7 @@ def common(lw: Lowering, a: Any, b: Any, what: str) -> tuple[Any, Any]:
                 pattern = unpacking(names if len(side) > 1 else ["N"])
                 lw.refuse("type", message, help=f"unpack it: {pattern} = X.shape")
             lw.refuse("type", message)
-        if is_scalar(side) and isinstance(side.type, ir.PointerType):
-            step = "T.ptx.addr(pointer, bytes)"
-            if side.type.space == "tmem":
-                step = "T.cuda.get_tmem_addr(pointer, lanes, columns)"
-            lw.refuse(
-                "pointer-arithmetic", f"{what} does not take a {side.type}",
-                help=f"use ptr_to([i, j]) of the element you mean, or {step}",
-            )  # fmt: skip
+        refuse_pointer(lw, side, what)
     a, b = _typed_pair(lw, a, b)
     try:
         dtype = dtypes.promote(dtype_of(a), dtype_of(b))
@@ -295,6 +300,7 @@ def _comparable(lw: Lowering, a: Any, b: Any) -> bool:
 def _shift(lw: Lowering, op: str, a: Any, b: Any, what: str) -> Any:
     a, b = typed(lw, integer(lw, a)), typed(lw, integer(lw, b))
     for side in (a, b):
+        refuse_pointer(lw, side, what)
         if not dtype_of(side).is_integer:
             lw.refuse("type", f"{what} takes integers, got {side.type}")
     if isinstance(b, ir.Const) and not 0 <= b.value < dtype_of(a).bits:
@@ -304,6 +310,7 @@ def _shift(lw: Lowering, op: str, a: Any, b: Any, what: str) -> Any:
 
 def _power(lw: Lowering, a: Any, b: Any) -> Any:
     a, b = integer(lw, a), integer(lw, b)
+    refuse_pointer(lw, a, "`**`")
     exponent = b.value if isinstance(b, ir.Const) else b
     if isinstance(exponent, int) and is_scalar(a) and dtype_of(a).is_integer:
         if not 0 <= exponent <= MAX_POWER:

@@ -14,7 +14,15 @@ from tilejit import dtypes
 from tilejit.frontend import operators
 from tilejit.frontend.expressions import iterate
 from tilejit.frontend.state import Lowering
-from tilejit.frontend.values import RangeLoop, any_runtime, children, describe, dtype_of, is_scalar
+from tilejit.frontend.values import (
+    RangeLoop,
+    any_runtime,
+    children,
+    describe,
+    dtype_of,
+    is_numeric,
+    is_scalar,
+)
 from tilejit.ir import build
 from tilejit.ir import nodes as ir
 
@@ -61,7 +69,10 @@ def _range(lw: Lowering, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if kwargs or not 1 <= len(args) <= 3:
         lw.refuse("arguments", f"range takes 1 to 3 positional arguments, got {len(args)}")
     for value in args:
-        if not (isinstance(value, int) or (is_scalar(value) and not dtype_of(value).is_float)):
+        if not (
+            isinstance(value, int)
+            or (is_scalar(value) and is_numeric(value) and not dtype_of(value).is_float)
+        ):
             lw.refuse("range", f"range takes integers, got {describe(value)}")
     start, stop = (0, args[0]) if len(args) == 1 else (args[0], args[1])
     step = args[2] if len(args) == 3 else 1
@@ -103,6 +114,7 @@ def absolute(lw: Lowering, args: list[Any], kwargs: dict[str, Any]) -> Any:
     value = args[0]
     if not is_scalar(value):
         return operators.python_call(lw, "abs()", abs, value)
+    operators.refuse_pointer(lw, value, "abs()")
     value = operators.integer(lw, value)
     return value if dtype_of(value).kind == "uint" else build.absolute(value, span=lw.here())
 

@@ -37,6 +37,8 @@ class Sources:
     kernel_file: str
     kernel_line: int
     _letters: dict[str, str] = field(default_factory=dict)
+    _functions: dict[str, tuple[tuple[int, int, str], ...]] = field(default_factory=dict)
+    """Of the files asked for so far: each line of generated code asks."""
 
     def key(self, place: Place | None) -> str | None:
         if place is None or self._function(place) is None:
@@ -55,9 +57,12 @@ class Sources:
     def _function(self, place: Place) -> tuple[int, int, str] | None:
         """First line, last line and name of the outermost function there."""
         file, line = place
-        if place == (self.kernel_file, self.kernel_line):
-            return _function_at(file, line) or (line, line, "lambda")
-        return _function_at(file, line)
+        if file not in self._functions:
+            self._functions[file] = _functions("".join(_text(file)))
+        found = next((f for f in self._functions[file] if f[0] <= line <= f[1]), None)
+        if found is None and place == (self.kernel_file, self.kernel_line):
+            return line, line, "lambda"
+        return found
 
     def listings(self, places: Iterable[Place | None]) -> list[Listing]:
         """The kernel, then every other function that holds a place."""
@@ -68,7 +73,8 @@ class Sources:
             if span is not None:
                 spans[place[0], *span] = None
         whole = [s for s in spans if not any(_inside(s, other) for other in spans)]
-        return [self._listing(*span) for span in whole]
+        # A file that is no longer there, or shorter than it was, has no lines to list.
+        return [self._listing(*span) for span in whole if len(_text(span[0])) >= span[1]]
 
     def _listing(self, file: str, first: int, last: int, name: str) -> Listing:
         lines = _text(file)[first - 1 : last]
@@ -102,14 +108,9 @@ def _text(file: str) -> list[str]:
     return linecache.getlines(file)
 
 
-def _function_at(file: str, line: int) -> tuple[int, int, str] | None:
-    """The outermost function around ``line``."""
-    text = "".join(_text(file))
-    return next((f for f in _functions(text) if f[0] <= line <= f[1]), None)
-
-
 @lru_cache(maxsize=32)
 def _functions(text: str) -> tuple[tuple[int, int, str], ...]:
+    """First line, last line and name; outer ones before those inside."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError):  # a cell with magics

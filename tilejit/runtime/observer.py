@@ -47,8 +47,15 @@ def forget_launches() -> None:
 
 @contextmanager
 def observed_by(observer: Observer) -> Iterator[None]:
-    """This thread's launches inside the block are told to ``observer``, and to no other."""
-    token = _OBSERVER.set(observer)
+    """This thread's launches inside the block are told to ``observer``, then to whoever observes around it."""
+    around = _OBSERVER.get()
+
+    def both(variant: Variant, arguments: Mapping[str, Any]) -> None:
+        observer(variant, arguments)
+        if around is not None:
+            around(variant, arguments)
+
+    token = _OBSERVER.set(both)
     try:
         yield
     finally:

@@ -9,6 +9,7 @@ Not here: the cheap per-launch key (``dispatch``), what the kernel requires of i
 
 from __future__ import annotations
 
+import difflib
 import math
 import struct
 from collections.abc import Sequence
@@ -97,6 +98,7 @@ def bind_arguments(
                 "launch/unknown-argument",
                 f"the kernel has no parameter {name!r}",
                 declared=f"({', '.join(names)})",
+                help=_nearest(name, names),
             )
         elif name in given and given[name] is not MISSING:
             report.error("launch/repeated-argument", f"parameter {name!r} was given twice")
@@ -115,6 +117,12 @@ def bind_arguments(
             )
         values.append(value)
     return tuple(values)
+
+
+def _nearest(name: str, names: Sequence[str]) -> str | None:
+    folded = {known.lower(): known for known in names}
+    near = difflib.get_close_matches(name.lower(), folded, n=1)
+    return f"did you mean {folded[near[0]]!r}?" if near else None
 
 
 def plain(value: Any) -> Any:

@@ -37,13 +37,16 @@ from tilejit.errors import TileError, fault
 from tilejit.testing import timing
 from tilejit.testing.agreement import difference
 from tilejit.testing.ceilings import Ceiling, ceiling
-from tilejit.testing.timing import TimeBy, Timing
+from tilejit.testing.timing import TimeBy, Timing, wrong
 
 Unit = Literal["TB/s", "TFLOP/s", "ms", "% of ceiling"]
 UNITS: tuple[Unit, ...] = ("TB/s", "TFLOP/s", "ms", "% of ceiling")
 Peer = Callable[..., Any]
 Amount = Callable[..., float] | float | None
 """Of one size: a number, or a function of the values in ``x_names`` by name."""
+
+_COLUMNS = ("peer", "median_s", "failed")
+"""Of ``Results.records``, beside sizes, figures and ratios."""
 
 Check = str | Callable[..., str | None] | None
 
@@ -72,20 +75,29 @@ class Benchmark:
 
     def __post_init__(self) -> None:
         if isinstance(self.x_names, str):
-            raise _wrong("x_names", f"{self.x_names!r}", "a list of names")
+            raise wrong("x_names", f"{self.x_names!r}", "a list of names")
+        for name in ("x_names", "x_vals"):  # gone through more than once, which an iterator is not
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        taken = {*_COLUMNS, self.unit}
+        if len(set(self.x_names)) < len(self.x_names) or taken & {*self.x_names}:
+            raise wrong(
+                "x_names",
+                ", ".join(self.x_names),
+                f"different names, none of them a column of the results: {', '.join(sorted(taken))}",
+            )
         if not self.peers:
-            raise _wrong("peers", "empty", "functions by name")
+            raise wrong("peers", "empty", "functions by name")
         if self.unit not in UNITS:
-            raise _wrong("unit", f"{self.unit!r}", " or ".join(map(repr, UNITS)))
+            raise wrong("unit", f"{self.unit!r}", " or ".join(map(repr, UNITS)))
         if self.unit == "TB/s" and self.bytes is None:
-            raise _wrong("bytes", "missing", "the bytes that one call moves, for the unit TB/s")
+            raise wrong("bytes", "missing", "the bytes that one call moves, for the unit TB/s")
         if self.unit == "TFLOP/s" and self.flops is None:
-            raise _wrong("flops", "missing", "the operations of one call, for the unit TFLOP/s")
+            raise wrong("flops", "missing", "the operations of one call, for the unit TFLOP/s")
         if self.unit == "% of ceiling" and self.bytes is None and self.flops is None:
-            raise _wrong("bytes and flops", "missing", "at least one, for the unit % of ceiling")
+            raise wrong("bytes and flops", "missing", "at least one, for the unit % of ceiling")
         for role, peer in (("check", self.check), ("baseline", self.baseline)):
             if isinstance(peer, str) and peer not in self.peers:
-                raise _wrong(role, f"{peer!r}", f"a peer: {', '.join(self.peers)}")
+                raise wrong(role, f"{peer!r}", f"a peer: {', '.join(self.peers)}")
 
     @property
     def base(self) -> str:
@@ -100,17 +112,13 @@ class Benchmark:
         for value in self.x_vals:
             values = value if isinstance(value, tuple | list) else (value,)
             if len(values) != len(self.x_names):
-                raise _wrong(
+                raise wrong(
                     "x_vals",
                     f"{value!r}",
                     f"{len(self.x_names)} values: {', '.join(self.x_names)}",
                 )
             found.append(dict(zip(self.x_names, values)))
         return found
-
-
-def _wrong(what: str, found: str, expected: str) -> TileError:
-    return fault(TileError, "testing/benchmark", f"{what} is {found}, expected {expected}")
 
 
 def perf_report(benchmark: Benchmark) -> Callable[[Callable[..., Any]], PerfReport]:
@@ -138,7 +146,7 @@ class PerfReport:
 
     def __init__(self, benchmark: Benchmark, make: Callable[..., Any]):
         self.benchmark, self.make = benchmark, make
-        self.__name__ = make.__name__
+        self.__name__ = getattr(make, "__name__", "benchmark")  # a partial function has no name
         self.__doc__ = make.__doc__
 
     def run(
@@ -193,7 +201,8 @@ class PerfReport:
             else partial(timing.interleaved, clock=timing.by_host_clock)
         )
         try:
-            return time_by(good) if good else {}
+            timed = time_by(good) if good else {}
+            return {name: timed[name] for name in good}
         except Exception as error:
             reason = f"timing {', '.join(good)}: {type(error).__name__}: {error}"
             failures.update(dict.fromkeys(good, reason))
@@ -214,7 +223,7 @@ class PerfReport:
                         expected = _copied(result)
                     problem = _differs(result, expected, self.benchmark.tolerance)
                 else:
-                    problem = None if check is None else check(result, *arguments)
+                    problem = None if check is None else _said(check(result, *arguments))
             except Exception as error:
                 problem = f"{type(error).__name__}: {error}"
             if problem:
@@ -264,6 +273,13 @@ def _device_of(arguments: Sequence[Any]) -> torch.device:
         if isinstance(argument, torch.Tensor):
             return argument.device
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _said(problem: object) -> str | None:
+    """What a ``check`` function found. ``torch.allclose`` and its like say True where all is right."""
+    if problem is None or isinstance(problem, str):
+        return problem
+    raise TypeError(f"check returned {problem!r}, expected None, or a text that says what is wrong")
 
 
 def _copied(result: Any) -> Any:
@@ -458,7 +474,7 @@ class Results:
     def roofline(self) -> Any:
         """A figure: operations per second over operations per byte, below the measured ceiling."""
         if self.benchmark.bytes is None or self.benchmark.flops is None:
-            raise _wrong("bytes or flops", "missing", "both, for a roofline")
+            raise wrong("bytes or flops", "missing", "both, for a roofline")
         figure, axes = _pyplot().subplots(figsize=(7, 4.2))
         roof = self.ceiling
         ridge = roof.flops_per_second / roof.bytes_per_second
@@ -468,7 +484,12 @@ class Results:
             for row in self.rows:
                 if row.peer == peer and row.timing is not None:
                     flops = _amount(self.benchmark.flops, row.x)
-                    intensity = flops / _amount(self.benchmark.bytes, row.x)
+                    nbytes = _amount(self.benchmark.bytes, row.x)
+                    if (
+                        not flops or not nbytes
+                    ):  # of an empty tensor: nowhere on a logarithmic scale
+                        continue
+                    intensity = flops / nbytes
                     points.append((intensity, flops / row.timing.median / 1e12))
                     intensities.append(intensity)
             if points:

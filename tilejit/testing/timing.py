@@ -31,6 +31,7 @@ from typing import Any, Literal
 
 import torch
 
+from tilejit.errors import TileError, fault
 from tilejit.testing.card import Card
 
 EVENTS = "CUDA events"
@@ -277,6 +278,11 @@ def do_bench(
     For who comes from ``triton.testing.do_bench``: the result is in seconds, not milliseconds, and has
     ``median``, ``mean``, ``least``, ``low``, ``high`` and ``samples`` instead of a return mode.
     """
+    low, high = quantiles
+    if not 0 <= low <= high <= 1:
+        raise wrong("quantiles", f"{quantiles}", "two numbers from 0 to 1, ascending")
+    if device not in (None, "cuda", "cpu"):
+        raise wrong("device", repr(device), "'cuda', 'cpu' or None")
     on_gpu = torch.cuda.is_available() if device is None else device == "cuda"
     each = _each_by_events if on_gpu else _each_by_host_clock
     leaves = tuple(grad_to_none or ())
@@ -291,6 +297,10 @@ def do_bench(
     each(fn, prepare, _calls_within(warmup_ms, estimate))
     samples = each(fn, prepare, _calls_within(rep_ms, estimate))
     return replace(summarise(samples, quantiles), clock=EVENTS if on_gpu else HOST)
+
+
+def wrong(what: str, found: str, expected: str) -> TileError:
+    return fault(TileError, "testing/benchmark", f"{what} is {found}, expected {expected}")
 
 
 def do_bench_graph(

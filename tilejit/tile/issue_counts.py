@@ -300,8 +300,9 @@ class _Walk:
                 yield from self._steps(call, loops)
             case nodes.Evaluate(call=call):
                 yield from self._scalars(call, statement.span, loops, guarded)
-            case nodes.Store(view=view, value=value):
-                yield from self._scalars(value, statement.span, loops, guarded)
+            case nodes.Store(view=view):
+                for part in walk.children(statement):  # its value, and what its indices load
+                    yield from self._scalars(part, statement.span, loops, guarded)
                 if view.space in ("global", "shared"):
                     yield self._scalar(statement, statement.span, loops, guarded)
             case nodes.Declare(value=value) | nodes.Assign(value=value) if value is not None:
