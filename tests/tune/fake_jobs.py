@@ -56,6 +56,16 @@ class Deadly(Changed):
         raise AssertionError("still alive")
 
 
+class Rooted(Changed):
+    """Refuses to travel, with an error of its own."""
+
+    def __reduce__(self) -> Any:
+        raise ValueError("this stays where it is")
+
+    def compile(self, checked: Any) -> Made:
+        return self.job.compile(checked)
+
+
 class Raising(Changed):
     def compile(self, checked: Any) -> Made:
         raise ZeroDivisionError("nothing to divide by")

@@ -222,6 +222,16 @@ def test_the_compilers_error_and_any_other_are_that_variants(process: Processes)
     assert str(crashed) == "ZeroDivisionError: nothing to divide by"
 
 
+def test_what_does_not_travel_is_done_here_and_leaves_the_process() -> None:
+    made = Processes(1)
+    try:
+        futures = [made.submit(of(changed(fake_jobs.Rooted), BLOCK=b)) for b in (32, 64, 96)]
+        assert [error_of(future) for future in futures] == [None] * 3
+        made.submit(of(changed(fake_jobs.Changed), BLOCK=128)).result(60)
+    finally:
+        made.close()
+
+
 def test_where_no_process_can_be_started_it_is_done_here() -> None:
     made = Processes(2, ("/nowhere/python",))
     variants = [of(plain(), BLOCK=b) for b in (32, 96)]

@@ -107,6 +107,29 @@ def test_what_measures_gets_ready_while_the_first_compiles() -> None:
     assert statuses(report) == ["measured"] * 3
 
 
+def test_a_config_that_cannot_be_handed_over_fails_alone() -> None:
+    with machine() as box:
+        measure = box.measure
+
+        def measured(*args: Any, **options: Any) -> Any:
+            made = measure(*args, **options)
+            add = made.add
+
+            def refusing(candidate: int, *rest: Any) -> None:
+                if candidate == 1:
+                    raise OSError("no room to pack it")
+                add(candidate, *rest)
+
+            made.add = refusing
+            return made
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("tilejit.tune.measuring.measure", measured)
+            report = tuned(Watched(lambda step, block: None), box)
+    assert [row.status for row in report.rows].count("measured") == 2
+    assert "no room to pack it" in report.rows[1].reason
+
+
 # --- who accesses more
 
 

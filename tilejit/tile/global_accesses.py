@@ -4,7 +4,8 @@ Every access of the native steps and of plain statements counts, executed or not
 address counts for the tensors that the address may have been made from; through one that came from
 elsewhere (a number that the caller passed, a word in memory, a tensor map that the caller encoded) it
 counts for every tensor of the kernel, since it may hit any. A tensor whose address goes to memory counts
-as read and written: who picks it up there is not known.
+as read and written: who picks it up there is not known. An address plus a number is taken to stay in its
+tensor, as pointer arithmetic does in C: a distance between two tensors that the caller passes is not seen.
 
 A prefetch and a cache hint are no accesses; ``discard`` writes, and a reduction reads what it adds to.
 Not here: where inside a tensor an access falls (``tile.region``), races (the simulator).

@@ -2,7 +2,7 @@
 
 It runs ``python -P -m MODULE FD`` with this very tilejit and takes what it is told from the socket FD. It
 ends with its parent, even where something the parent forked holds the other end. Said are classes of modules
-that both import; nothing of the parent's program is run in it.
+that both import; the parent's main program is not run in it.
 Not here: what is said (``worker``, ``compiler``).
 """
 

@@ -1,7 +1,7 @@
 """The process that compiles: ``python -m tilejit.tune.compiler FD``.
 
-It is given lowered kernels and checks and compiles them one after another, each answered by one reply. It has
-neither torch nor the user's program. Where the compiler takes the process with it, the one kernel has failed.
+It is given lowered kernels and checks and compiles them one after another, each answered by one reply. It needs
+neither torch nor the user's program; modules that a kernel's own constants come from are imported. Where the compiler takes the process with it, the one kernel has failed.
 Not here: the other end of the socket (``compiling``), the steps (they come with a job).
 """
 

@@ -16,7 +16,6 @@ import queue
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from pickle import PicklingError
 
 from tilejit.errors import TileError
 from tilejit.runtime.artifact import ANNOUNCED
@@ -124,12 +123,18 @@ class Processes(Threads):
 
     def _run(self, job: Job) -> Made:
         process = self._take(job)
-        try:
-            result = compiled(job) if process is None else _asked(process, job)
-        except (EOFError, OSError):
-            assert process is not None
-            raise NotCompiled(f"the compiling process {self._lost(process, job)}") from None
-        self._idle.put(process)
+        if process is None:
+            self._idle.put(None)
+            result = compiled(job)
+        else:
+            try:
+                result = _asked(process, job)
+            except (EOFError, OSError):
+                raise NotCompiled(f"the compiling process {self._lost(process, job)}") from None
+            except BaseException:
+                self._idle.put(process)  # nobody may wait for it for ever
+                raise
+            self._idle.put(process)
         match result:
             case Compiled(made=made):
                 return made
@@ -177,7 +182,9 @@ def _asked(process: Child, job: Job) -> Result:
     cannot travel."""
     try:
         process.connection.send(Compile(job))
-    except (PicklingError, TypeError, AttributeError, RecursionError):
+    except OSError:
+        raise
+    except Exception:  # whatever the user's objects raise when asked to travel
         return compiled(job)
     reply: Reply = process.connection.recv()
     return compiled(job) if isinstance(reply, Unreadable) else reply

@@ -196,9 +196,14 @@ class _Compilation:
             self._over.set()
 
     def _hand_over(self, number: int) -> None:
-        if self._measure is not None:
-            candidate = self.candidates[number]
+        if self._measure is None:
+            return
+        candidate = self.candidates[number]
+        try:
             self._measure.add(number, candidate.variant, candidate.grid)
+        except Exception as error:  # a future's callback: nobody else would hear of it
+            self.failed[number] = _why(error)
+        else:
             self.arrivals.put(number)
 
     def _tell_end(self) -> None:
