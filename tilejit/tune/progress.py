@@ -9,7 +9,7 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from tilejit.errors import TuneError, fault
@@ -30,7 +30,42 @@ def wanted(asked: bool | None) -> bool:
         )  # fmt: skip
     if asked is not None:
         return asked
-    return installed and (sys.stderr.isatty() or "ipykernel" in sys.modules)
+    return installed and (_in_notebook() or _Terminal(sys.stderr).isatty())
+
+
+def _in_notebook() -> bool:
+    """This process is a notebook's kernel; one that has imported Jupyter's packages need not be."""
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
+
+
+class _Terminal:
+    """Where tqdm writes. One that is closed, has hung up or cannot say "µ" is no reason to end a tuning, and tqdm
+    keeps its lock, which all bars of the process share, when a write fails."""
+
+    def __init__(self, stream: Any):
+        self._stream = stream
+        self.encoding: str = getattr(stream, "encoding", None) or "utf-8"
+
+    def write(self, text: str) -> None:
+        with suppress(AttributeError, OSError, ValueError):
+            self._stream.write(text.encode(self.encoding, "replace").decode(self.encoding))
+
+    def flush(self) -> None:
+        with suppress(AttributeError, OSError, ValueError):
+            self._stream.flush()
+
+    def isatty(self) -> bool:
+        with suppress(AttributeError, OSError, ValueError):
+            return bool(self._stream.isatty())
+        return False
+
+    def fileno(self) -> int:
+        """``OSError`` where there is none: tqdm asks it for the width."""
+        try:
+            return int(self._stream.fileno())
+        except (AttributeError, ValueError) as error:
+            raise OSError("no terminal") from error
 
 
 @contextmanager
@@ -42,7 +77,11 @@ def shown(
         yield lambda progress: None
         return
     tqdm: Any = importlib.import_module("tqdm.auto")
-    with tqdm.tqdm(desc=f"tuning {kernel}", leave=False, bar_format="{l_bar}{bar}{r_bar}") as bar:
+    # A notebook's bar is none of a terminal, and has its own place.
+    place = {} if _in_notebook() else {"file": _Terminal(sys.stderr)}
+    with tqdm.tqdm(
+        desc=f"tuning {kernel}", leave=False, bar_format="{l_bar}{bar}{r_bar}", **place
+    ) as bar:
 
         def show(progress: Progress) -> None:
             bar.set_description(f"tuning {kernel}, {_WORDS[progress.stage]}", refresh=False)
